@@ -1,0 +1,92 @@
+"""The command line: what each command takes, and errors in one line.
+
+Exit status: 0 done; 1 an error that the message explains, or no plan within the budget; 2 arguments that do not parse;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from . import info_command, plan_command, train_command
+from .engine.settings import BACKENDS, COSTS
+from .layers.builder import DTYPES
+from .memory.errors import BathyalError
+from .scheduler.kernels import Kernels
+from .scheduler.planner import STRATEGIES
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="bathyal", description="Train networks deeper than the memory: give a network and a number of bytes."
+    )
+    top.add_argument("-v", "--verbose", action="store_true", help="say why plans are rejected and what is saved")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train a network within a budget of memory")
+    _network(train)
+    train_command.add_arguments(train)
+    train.set_defaults(run=train_command.run)
+
+    plan = commands.add_parser("plan", help="say how a network would be trained within a budget, without training it")
+    _network(plan)
+    plan.set_defaults(run=plan_command.run)
+
+    info = commands.add_parser("info", help="say what this machine and this installation offer")
+    info.add_argument("--json", action="store_true", help="print one JSON object")
+    info.set_defaults(run=info_command.run)
+    return top
+
+
+def _network(command: argparse.ArgumentParser) -> None:
+    """The arguments that say what is planned and how."""
+    command.add_argument("model", help="a bundled network, see `bathyal info`, or resnet:N1,N2,N3,N4")
+    command.add_argument("--batch", type=int, default=None, help="images per step")
+    command.add_argument("--image", type=int, default=None, help="side of the images in pixels")
+    command.add_argument("--classes", type=int, default=None, help="number of classes")
+    command.add_argument("--variant", default="today", help="'today' or 'paper', where a network has both")
+    command.add_argument("--memory", default=None, help="the budget: '400 MiB', '1 GB', bytes; default: 80 %% of free")
+    command.add_argument("--strategy", default="auto", help=f"one of {', '.join(STRATEGIES)} (default: auto)")
+    command.add_argument(
+        "--kernels",
+        choices=[k.value for k in Kernels],
+        default="fit",
+        help="'fit': the fastest that fits the free bytes; 'fixed': the same for every budget (default: fit)",
+    )
+    command.add_argument(
+        "--device", choices=["auto", *BACKENDS], default="auto", help="what computes; 'null' plans any size"
+    )
+    command.add_argument("--costs", choices=COSTS, default="measured", help="measured on this machine, or by arithmetic")
+    command.add_argument("--dtype", choices=DTYPES, default="float32", help="type of all numbers (default: float32)")
+    command.add_argument("--threads", type=int, default=None, help="of the backend (default: all cores)")
+    command.add_argument("--seed", type=int, default=0, help="of first values, dropout and shuffling (default: 0)")
+    command.add_argument("--lr", type=float, default=0.1, help="learning rate (default: 0.1)")
+    command.add_argument("--momentum", type=float, default=0.9, help="(default: 0.9)")
+    command.add_argument("--weight-decay", type=float, default=0.0, help="(default: 0)")
+    command.add_argument("--nesterov", action="store_true", help="Nesterov's momentum")
+    command.add_argument("--json", action="store_true", help="print one JSON object per line")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        status: int = options.run(options)
+        return status
+    except BathyalError as error:
+        print(f"bathyal: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bathyal: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; closing it here keeps the interpreter from complaining at exit.
+        sys.stderr.close()
+        return 1

@@ -1,0 +1,59 @@
+"""From the options that name a network to the network and its settings."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from .engine.settings import Settings
+from .layers.builder import Layer
+from .layers.optimizer import SGD
+from .memory.errors import ConfigError
+from .models.registry import MODELS, build_model, model_entry
+
+DEFAULT_BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkChoice:
+    """A network and how it is to be run."""
+
+    network: Layer
+    settings: Settings
+    classes: int
+
+
+def choose(options: argparse.Namespace, channels: int | None = None, image: int | None = None) -> NetworkChoice:
+    """Build what the options name.
+
+    Args:
+        options: of the command line.
+        channels: of the data, where the data say; else the network's usual.
+        image: side of the data's images, where the data say; else the option or the network's usual.
+
+    Raises:
+        ConfigError: an unknown network, or a number that makes no sense.
+    """
+    entry = model_entry(options.model)
+    side = image or options.image or entry.image
+    classes = options.classes or entry.classes
+    batch = DEFAULT_BATCH if options.batch is None else options.batch
+    for name, value in (("--batch", batch), ("--image", side), ("--classes", classes)):
+        if value < 1:
+            raise ConfigError(name, "a whole number of at least 1", str(value))
+    settings = Settings(
+        (batch, channels or entry.channels, side, side),
+        SGD(options.lr, options.momentum, options.weight_decay, options.nesterov),
+        options.memory,
+        options.strategy,
+        options.kernels,
+        "reference" if options.device == "auto" else options.device,
+        options.dtype,
+        options.seed,
+        options.threads,
+        options.costs,
+    )
+    return NetworkChoice(build_model(options.model, classes=classes, variant=options.variant), settings, classes)
+
+
+__all__ = ["MODELS", "NetworkChoice", "choose"]

@@ -1,0 +1,77 @@
+"""`bathyal plan`: how a network would be trained within a budget."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .engine.session import Mode, Planned, Session, default_memory, mode_graph, plan_without_memory
+from .memory.errors import BudgetError
+from .memory.sizes import format_size, parse_size
+from .network_options import NetworkChoice, choose
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the plan; status 1 when there is none within the budget."""
+    choice = choose(options)
+    budget = default_memory() if options.memory is None else parse_size(options.memory)
+    try:
+        planned = _planned(choice, budget)
+    except BudgetError as error:
+        if not error.least_bytes or not options.json:
+            raise
+        graph = mode_graph(choice.network, choice.settings, Mode.TRAINING, choice.settings.input_shape[0])
+        document = {"strategy": options.strategy, "feasible": False, "budget_bytes": budget}
+        document |= {"min_budget_bytes": error.least_bytes, "layers": graph.layers, "parameters": graph.parameters}
+        print(json.dumps({**document, "ops": len(graph.ops), "message": str(error)}))
+        return 1
+    if options.json:
+        print(json.dumps(summary(planned)))
+    else:
+        print(describe(choice, planned))
+        print(planned.explain())
+    return 0
+
+
+def _planned(choice: NetworkChoice, budget_bytes: int) -> Planned:
+    if choice.settings.backend == "null" or choice.settings.costs == "analytic":
+        return plan_without_memory(choice.network, choice.settings, budget_bytes)
+    session = Session(choice.network, choice.settings, progress=True)
+    try:
+        return session.training
+    finally:
+        session.close()
+
+
+def describe(choice: NetworkChoice, planned: Planned) -> str:
+    """One line on what is planned."""
+    graph = planned.graph
+    shape = "×".join(str(n) for n in choice.settings.input_shape)
+    return (
+        f"{graph.name}: {graph.layers} layers, {graph.parameters / 1e6:.2f} M parameters, "
+        f"state {format_size(graph.state_bytes)}, batch {shape} {choice.settings.dtype}, "
+        f"{len(graph.ops)} operations a step"
+    )
+
+
+def summary(planned: Planned) -> dict[str, Any]:
+    """The plan in numbers, for machines."""
+    plan, graph = planned.plan, planned.graph
+    return {
+        "strategy": plan.strategy,
+        "feasible": True,
+        "budget_bytes": plan.budget_bytes,
+        "min_budget_bytes": plan.min_budget_bytes,
+        "peak_bytes": plan.peak_bytes,
+        "arena_bytes": plan.peak_bytes,
+        "live_peak_bytes": plan.live_peak_bytes,
+        "state_bytes": graph.state_bytes,
+        "predicted_seconds": plan.predicted_seconds,
+        "lower_bound_seconds": plan.lower_bound_seconds,
+        "recomputed_ops": plan.recomputed_ops,
+        "ops": len(graph.ops),
+        "layers": graph.layers,
+        "parameters": graph.parameters,
+        "planning_seconds": round(planned.planning_seconds, 6),
+    }

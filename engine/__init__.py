@@ -1,0 +1,1 @@
+"""Execution: backends, lowering, profile, executor, trainer, data, checkpoints."""

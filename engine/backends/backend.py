@@ -1,0 +1,64 @@
+"""What a backend is to the engine.
+
+A backend knows nothing of plans: it says how many bytes each tensor takes in its layout, which kernels an operation
+has and with how much workspace, and gives back something to call with arena addresses. It allocates no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...layers.graph import Graph, Op, Tensor
+from ...memory.arena import Arena
+
+Launch = Callable[[Sequence[int]], None]
+"""Runs one operation; called with the addresses of its inputs, its outputs and its workspace, in this order."""
+
+NO_WORKSPACE = 0
+"""The address passed where a kernel needs no workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One way to compute an operation.
+
+    Attributes:
+        name: unique among the kernels of the operation.
+        workspace_bytes: scratch memory that it needs while it runs.
+    """
+
+    name: str
+    workspace_bytes: int
+
+
+class Backend(Protocol):
+    """A library that computes."""
+
+    name: str
+
+    def lower(self, graph: Graph) -> Graph:
+        """Fix all layouts: return the graph with the bytes of every tensor and with conversions as operations."""
+
+    def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
+        """List the kernels of `op` in a lowered graph; the first is the one of `kernels="fixed"`."""
+
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+        """Make what runs `op` with its kernel number `kernel`; equal signatures may share it.
+
+        With `repeat` the operation has run before in this step: the outputs that its kind declares as kept are read,
+        not written.
+        """
+
+    def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+        """Bring plain values of `tensor.shape` into the backend's layout: `tensor.nbytes` bytes."""
+
+    def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+        """Undo `encode`."""
+
+    def version(self) -> str:
+        """Name the library, its version and the instruction set: what a result to the bit depends on."""

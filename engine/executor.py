@@ -1,0 +1,105 @@
+"""Runs a plan: one loop, no decisions.
+
+Binding turns each step of the plan into a piece of work with its addresses; a run uploads what the host feeds,
+launches the work in order, and downloads the outputs. Nothing is allocated in the arena and nothing is chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..layers.graph import FED, Graph
+from ..layers.kinds import KINDS
+from ..memory.device import Accesses, Device, Work
+from ..memory.errors import DataError
+from ..scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan, Run
+from .backends.backend import NO_WORKSPACE, Backend
+
+Array = npt.NDArray[Any]
+
+
+class Executor:
+    """A plan that is bound to a device and a backend."""
+
+    def __init__(self, plan: Plan, graph: Graph, backend: Backend, device: Device) -> None:
+        self.plan = plan
+        self._graph = graph
+        self._backend = backend
+        self._device = device
+        self._works: list[Work] = []
+        self._fed: dict[str, int] = {}
+        self._outputs: dict[str, tuple[int, Array]] = {}
+        self._done: Any = None
+
+    def bind(self) -> None:
+        """Make the work of every step; until then nothing of the arena is claimed.
+
+        Raises:
+            PlanError: the plan needs more than the arena has.
+        """
+        instances, graph = self.plan.instances, self._graph
+        for number, i in enumerate(instances):
+            self._device.arena.claim(i.address, i.nbytes)
+            if i.tensor == NO_TENSOR:
+                continue
+            tensor = graph.tensors[i.tensor]
+            if tensor.role in FED:
+                self._fed[tensor.name] = number
+            if tensor.id in graph.outputs:
+                self._outputs[tensor.name] = (number, np.empty(tensor.nbytes, np.uint8))
+        self._works = [self._work(step) for step in self.plan.steps]
+
+    def _work(self, step: Run) -> Work:
+        op = self._graph.ops[step.op]
+        launch = self._backend.bind(self._graph, op, step.kernel, step.recompute, self._device.arena)
+        workspace = NO_WORKSPACE if step.workspace == NO_INSTANCE else self.plan.instances[step.workspace].address
+        addresses = (*(self.plan.instances[n].address for n in (*step.inputs, *step.outputs)), workspace)
+        return Work(op.name, partial(launch, addresses), partial(self._accesses, step))
+
+    def _accesses(self, step: Run) -> Accesses:
+        op = self._graph.ops[step.op]
+        kept = KINDS[op.kind].kept if step.recompute else ()
+        reads = [*step.inputs, *(step.outputs[i] for i in kept)]
+        writes = [n for i, n in enumerate(step.outputs) if i not in kept]
+        writes += [n for n, t in zip(step.inputs, op.inputs, strict=True) if t in op.updates]
+        writes += [step.workspace] if step.workspace != NO_INSTANCE else []
+        return Accesses(tuple(map(self._range, reads)), tuple(map(self._range, writes)))
+
+    def _range(self, instance: int) -> tuple[int, int]:
+        i = self.plan.instances[instance]
+        return i.address, i.address + i.nbytes
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one step and return the graph's outputs by name.
+
+        Args:
+            feeds: plain values of every tensor that the host writes, by name; those that no operation reads are
+                left out.
+        """
+        device, graph = self._device, self._graph
+        if self._done is not None:
+            device.inward.wait(self._done)
+        for name, number in self._fed.items():
+            if name not in feeds:
+                raise DataError(name, "a value for every tensor that the host writes", "none")
+            instance = self.plan.instances[number]
+            content = self._backend.encode(graph.tensors[instance.tensor], feeds[name])
+            device.upload(device.inward, instance.address, content)
+        device.compute.wait(device.inward.record())
+        launch = device.compute.launch
+        for work in self._works:
+            launch(work)
+        self._done = device.compute.record()
+        device.out.wait(self._done)
+        for number, buffer in self._outputs.values():
+            device.download(device.out, self.plan.instances[number].address, buffer)
+        device.out.synchronize()
+        return {
+            name: self._backend.decode(graph.tensors[self.plan.instances[number].tensor], buffer)
+            for name, (number, buffer) in self._outputs.items()
+        }

@@ -1,0 +1,12 @@
+"""From a graph to one in which every byte is known: the backend's layouts, then the blocks of the chain."""
+
+from __future__ import annotations
+
+from ..layers.graph import Graph
+from ..scheduler.blocks import assign_blocks
+from .backends.backend import Backend
+
+
+def lower(graph: Graph, backend: Backend) -> Graph:
+    """Fix layouts and blocks; planners and executors see only what comes out of here."""
+    return assign_blocks(backend.lower(graph))

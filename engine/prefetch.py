@@ -1,0 +1,46 @@
+"""Work ahead of its consumer, in threads, in order and within a bound.
+
+Decides when item k + ahead is started: once item k has been asked for. Results come in the order of the items, however
+many threads there are and whichever finishes first. At most `ahead` items are waiting or in work, besides the one in
+the consumer's hands, so the memory is bounded by ahead + 1 results.
+
+The threads live as long as the iteration: they end with its last item, with the first error, and when the consumer
+stops early (closing a generator runs its `finally`). Does not help work that holds the interpreter lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+THREAD_NAME = "bathyal-prefetch"
+"""How the names of the threads begin."""
+
+
+def run_ahead(
+    work: Callable[[Item], Result], items: Iterable[Item], workers: int, ahead: int
+) -> Generator[Result, None, None]:
+    """Yield work(item) for each item in order, computed in `workers` threads up to `ahead` items early.
+
+    An error of the work is raised where its result would have come: after the results before it.
+    """
+    assert workers >= 1 and ahead >= 1, (workers, ahead)
+    remaining = iter(items)
+    pool = ThreadPoolExecutor(min(workers, ahead), thread_name_prefix=THREAD_NAME)
+    pending: deque[Future[Result]] = deque()
+    try:
+        pending.extend(pool.submit(work, item) for item in islice(remaining, ahead))
+        while pending:
+            # No local name for the result: it would keep the consumer's batch alive beyond its use.
+            pending[0].result()
+            future = pending.popleft()
+            pending.extend(pool.submit(work, item) for item in islice(remaining, 1))
+            yield _take(future)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,248 @@
+"""One arena, one backend, and the programs that run in it.
+
+A program is a graph with its plan, bound to the arena: the training step, the same for a short last batch,
+evaluation, prediction. All share the state at the bottom of the arena; each may use the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from ..layers.builder import Layer, forward_graph
+from ..layers.graph import Graph
+from ..layers.modes import evaluation_graph, prediction_graph, training_graph
+from ..memory.arena import Arena
+from ..memory.available import default_budget, free_memory
+from ..memory.device import Device
+from ..memory.errors import BudgetError
+from ..memory.host import HostDevice
+from ..memory.sizes import format_size, parse_size
+from ..scheduler.costs import CostTable
+from ..scheduler.explain import explain
+from ..scheduler.kernels import Kernels
+from ..scheduler.placement import StateLayout, lay_out_state
+from ..scheduler.plan import Plan
+from ..scheduler.planner import Problem, make_plan
+from .backends.backend import Backend
+from .executor import Executor
+from .lowering import lower
+from .profile import cache_folder, estimate, measure
+from .settings import Settings, usable_cores
+
+logger = logging.getLogger(__name__)
+
+PROCESS_BYTES = 256 * 2**20
+"""Memory left to the interpreter, its libraries and the batches that wait, where the user gives no budget."""
+
+
+def default_memory() -> int:
+    """The budget where the user gives none: 80 % of what is free, less what the process itself needs."""
+    return default_budget(PROCESS_BYTES)
+
+
+class Mode(str, Enum):
+    """What a program computes."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what it was made from.
+
+    Attributes:
+        graph: lowered.
+        costs: kernels and seconds.
+        plan: verified.
+        planning_seconds: time that planning took.
+    """
+
+    graph: Graph
+    costs: CostTable
+    plan: Plan
+    planning_seconds: float
+
+    def explain(self) -> str:
+        """The plan in words and tables."""
+        return explain(self.plan, self.graph, self.costs)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """Name of the kernel that each operation uses, by operation id."""
+        chosen = {step.op: step.kernel for step in self.plan.steps}
+        return tuple(self.costs.kernels[op.id][chosen[op.id]].name for op in self.graph.ops)
+
+
+def mode_graph(network: Layer, settings: Settings, mode: Mode, batch: int) -> Graph:
+    """The graph of one mode for `batch` images, not lowered."""
+    forward = forward_graph(network, (batch, *settings.input_shape[1:]), settings.dtype)
+    if mode is Mode.TRAINING:
+        return training_graph(forward, settings.optimizer)
+    return evaluation_graph(forward) if mode is Mode.EVALUATION else prediction_graph(forward)
+
+
+def only_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTable | None:
+    """The table with the named kernel alone for each operation, or None where a name is unknown."""
+    if len(names) != len(graph.ops):
+        return None
+    rows = []
+    for row, name in zip(costs.kernels, names, strict=True):
+        # Indices must stay those of the backend: the others are priced out, not removed.
+        if name not in [k.name for k in row]:
+            return None
+        rows.append(tuple(k if k.name == name else replace(k, seconds=float("inf"), workspace_bytes=2**62) for k in row))
+    return CostTable(tuple(rows))
+
+
+def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
+    """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
+    backend = settings.make_backend()
+    begin = time.perf_counter()
+    graph = lower(mode_graph(network, settings, mode, settings.input_shape[0]), backend)
+    costs = estimate(graph, backend)
+    problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph))
+    plan = make_plan(problem, settings.strategy, budget_bytes)
+    return Planned(graph, costs, plan, time.perf_counter() - begin)
+
+
+class Session:
+    """Owns the arena; makes programs when they are first asked for."""
+
+    def __init__(
+        self,
+        network: Layer,
+        settings: Settings,
+        *,
+        make_device: Callable[[Arena], Device] = HostDevice,
+        cache: Path | None = None,
+        progress: bool = False,
+    ) -> None:
+        self.network = network
+        self.settings = settings
+        self.backend: Backend = settings.make_backend()
+        self.threads = settings.threads or usable_cores()
+        self.known_kernels: dict[str, tuple[str, ...]] = {}
+        self._make_device = make_device
+        self._cache = cache or cache_folder()
+        self._progress = progress
+        self._device: Device | None = None
+        self._programs: dict[tuple[Mode, int], tuple[Planned, Executor]] = {}
+        self._limits: Any = None
+
+    @property
+    def device(self) -> Device:
+        """The device; opens it with the whole budget as its arena on first use.
+
+        Raises:
+            BudgetError: the budget is more than what is free.
+            ConfigError: the budget is not a size.
+        """
+        if self._device is None:
+            self._limits = threadpool_limits(self.threads)
+            self._device = self._make_device(Arena(self._budget()))
+        return self._device
+
+    def _budget(self) -> int:
+        free = free_memory()
+        if self.settings.memory is None:
+            return default_memory()
+        budget = parse_size(self.settings.memory)
+        if budget > free:
+            raise BudgetError(
+                "memory",
+                f"at most the {free} bytes ({format_size(free)}) that are free",
+                f"{budget} bytes ({format_size(budget)})",
+                "Give less, or end other programs.",
+            )
+        return budget
+
+    @property
+    def training(self) -> Planned:
+        """The plan of the training step for a full batch."""
+        return self.program(Mode.TRAINING, self.settings.input_shape[0])[0]
+
+    @property
+    def state_layout(self) -> StateLayout:
+        """Where the state lies, the same for all programs."""
+        return lay_out_state(self.training.graph)
+
+    def program(self, mode: Mode, batch: int) -> tuple[Planned, Executor]:
+        """The plan and the bound executor of `mode` for `batch` images.
+
+        Raises:
+            BudgetError: no plan fits; names the smallest budget.
+        """
+        key = (mode, batch)
+        if key not in self._programs:
+            planned = self._plan(mode, batch)
+            self.device.arena.commit(planned.plan.peak_bytes)
+            executor = Executor(planned.plan, planned.graph, self.backend, self.device)
+            executor.bind()
+            self._programs[key] = (planned, executor)
+        return self._programs[key]
+
+    def _plan(self, mode: Mode, batch: int) -> Planned:
+        graph = lower(mode_graph(self.network, self.settings, mode, batch), self.backend)
+        training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
+        # Once there is state in the arena, nothing may be timed there any more.
+        if self.settings.costs == "measured" and not self._programs and training_batch:
+            costs = measure(
+                graph, self.backend, self.device.arena, threads=self.threads, folder=self._cache, progress=self._progress
+            )
+        else:
+            costs = estimate(graph, self.backend)
+        begin = time.perf_counter()
+        layout = lay_out_state(graph) if mode is Mode.TRAINING else self.state_layout
+        problem = Problem(graph, costs, Kernels(self.settings.kernels), layout)
+        strategy = self.settings.strategy if mode is Mode.TRAINING else "liveness"
+        plan = self._plan_with_known_kernels(problem, strategy, kernel_key(mode, batch))
+        plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
+        return Planned(graph, costs, plan, time.perf_counter() - begin)
+
+    def _plan_with_known_kernels(self, problem: Problem, strategy: str, key: str) -> Plan | None:
+        if key not in self.known_kernels:
+            return None
+        costs = only_kernels(problem.costs, problem.graph, self.known_kernels[key])
+        if costs is None:
+            logger.warning("the %s step has other kernels now than in the checkpoint: results may differ in bits", key)
+            return None
+        try:
+            return make_plan(replace(problem, costs=costs), strategy, self.device.arena.nbytes)
+        except BudgetError as error:
+            logger.warning("the kernels of the checkpoint do not fit (%s): results may differ in bits", error)
+            return None
+
+    def kernels(self) -> Mapping[str, tuple[str, ...]]:
+        """The kernels of every training program so far, to be chosen again when a run is resumed."""
+        made = {
+            kernel_key(mode, batch): planned.kernel_names
+            for (mode, batch), (planned, _) in self._programs.items()
+            if mode is Mode.TRAINING
+        }
+        return {**self.known_kernels, **made}
+
+    def close(self) -> None:
+        """Give the arena back and end the device's threads; may be called twice."""
+        self._programs.clear()
+        if self._device is not None:
+            self._device.close()
+            self._device.arena.close()
+            self._device = None
+        if self._limits is not None:
+            self._limits.restore_original_limits()
+            self._limits = None
+
+
+def kernel_key(mode: Mode, batch: int) -> str:
+    """Name of a program in a checkpoint."""
+    return f"{mode.value} {batch}"

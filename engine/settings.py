@@ -1,0 +1,84 @@
+"""What a user may choose for a run, checked at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..layers.builder import DTYPES
+from ..layers.optimizer import SGD
+from ..memory.errors import ConfigError
+from ..scheduler.kernels import Kernels
+from ..scheduler.planner import STRATEGIES
+from .backends.backend import Backend
+from .backends.null import NullBackend
+from .backends.reference import ReferenceBackend
+
+BACKENDS = {"reference": ReferenceBackend, "null": NullBackend}
+COSTS = ("measured", "analytic")
+
+
+def one_of(where: str, value: str, allowed: Sequence[str]) -> str:
+    """Return `value`.
+
+    Raises:
+        ConfigError: it is not allowed; names the nearest that is.
+    """
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        raise ConfigError(
+            where, "one of " + ", ".join(allowed), repr(value), f"Did you mean {near[0]!r}?" if near else ""
+        )
+    return value
+
+
+def usable_cores() -> int:
+    """Processor cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Choices of a run.
+
+    Attributes:
+        input_shape: (N, C, H, W) of a full batch.
+        optimizer: what updates the parameters.
+        memory: bytes, or text such as "400 MiB"; None takes 80 % of what is free.
+        strategy: name of what plans.
+        kernels: "fit" takes the fastest that fits the free bytes, "fixed" the library's first, whatever the budget.
+        backend: name of what computes.
+        dtype: "float32" or "float64".
+        seed: of first values, dropout and shuffling.
+        threads: of the backend; None takes all cores.
+        costs: "measured" times each kernel once, "analytic" estimates by arithmetic.
+    """
+
+    input_shape: tuple[int, ...]
+    optimizer: SGD
+    memory: int | str | None = None
+    strategy: str = "auto"
+    kernels: str = "fit"
+    backend: str = "reference"
+    dtype: str = "float32"
+    seed: int = 0
+    threads: int | None = None
+    costs: str = "measured"
+
+    def __post_init__(self) -> None:
+        one_of("strategy", self.strategy, STRATEGIES)
+        one_of("kernels", self.kernels, [k.value for k in Kernels])
+        one_of("backend", self.backend, list(BACKENDS))
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("costs", self.costs, COSTS)
+        if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
+            raise ConfigError("threads", "a whole number of at least 1", repr(self.threads))
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ConfigError("seed", "a whole number from 0 to 2⁶³ − 1", repr(self.seed))
+
+    def make_backend(self) -> Backend:
+        """The backend of that name."""
+        made: Backend = BACKENDS[self.backend]()
+        return made

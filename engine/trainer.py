@@ -1,0 +1,384 @@
+"""Training, evaluation, prediction: the loop around the programs of a session.
+
+The trainer counts steps, epochs and batches, feeds batches and step scalars, and saves and restores all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..layers.builder import Layer, forward_graph
+from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
+from ..layers.optimizer import SGD
+from ..memory.arena import Arena
+from ..memory.device import Device
+from ..memory.errors import BudgetError, CheckpointError, ConfigError, DataError
+from ..memory.host import HostDevice
+from ..scheduler.plan import Plan
+from . import checkpoint
+from .data import FromIterable, Source, as_batch
+from .session import Mode, Planned, Session
+from .settings import Settings
+from .state import State
+
+logger = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+LearningRate = float | Callable[[int], float]
+"""A number, or a function of the number of steps done so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One training step.
+
+    Attributes:
+        step: number of steps done so far, this one included.
+        epoch: number of the epoch, from 0.
+        images: in this batch.
+        loss: mean over the batch.
+        top1: share of images whose label is the most likely class.
+        top5: share of images whose label is among the five most likely.
+        seconds: of the whole step.
+    """
+
+    step: int
+    epoch: int
+    images: int
+    loss: float
+    top1: float
+    top5: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Means over all images of a source; shares as in `StepResult`."""
+
+    images: int
+    loss: float
+    top1: float
+    top5: float
+
+
+class Trainer:
+    """A network, a budget, and the steps in between.
+
+    Memory is taken and the plan is made when first needed: by `plan`, `fit`, `evaluate`, `predict` or `save`.
+    """
+
+    def __init__(
+        self,
+        network: Layer,
+        input_shape: Sequence[int],
+        *,
+        optimizer: SGD | None = None,
+        memory: int | str | None = None,
+        strategy: str = "auto",
+        kernels: str = "fit",
+        backend: str = "reference",
+        dtype: str = "float32",
+        seed: int = 0,
+        threads: int | None = None,
+        costs: str = "measured",
+        learning_rate: LearningRate | None = None,
+        make_device: Callable[[Arena], Device] = HostDevice,
+        cache: Path | None = None,
+        progress: bool = False,
+    ) -> None:
+        """Store what to train and how.
+
+        Args:
+            network: its layers.
+            input_shape: (N, C, H, W) of a full batch.
+            optimizer: plain SGD by default.
+            memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
+            strategy: "auto", "keep", "liveness" or "chain".
+            kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
+            backend: what computes.
+            dtype: "float32" or "float64".
+            seed: of first values and dropout.
+            threads: of the backend; all cores by default.
+            costs: "measured", or "analytic" for plans that do not depend on the machine.
+            learning_rate: the optimizer's by default; a function of the steps done for a schedule.
+            make_device: what owns the arena and its queues.
+            cache: folder for measured seconds.
+            progress: whether bars are shown while profiling.
+
+        Raises:
+            ConfigError: a choice that makes no sense.
+        """
+        self.settings = Settings(
+            tuple(input_shape),
+            optimizer or SGD(),
+            memory,
+            strategy,
+            kernels,
+            backend,
+            dtype,
+            seed,
+            threads,
+            costs,
+        )
+        self.network = network
+        self.learning_rate: LearningRate = (
+            self.settings.optimizer.learning_rate if learning_rate is None else learning_rate
+        )
+        self.step = 0
+        self.epoch = 0
+        self.batch = 0
+        self._session = Session(network, self.settings, make_device=make_device, cache=cache, progress=progress)
+        self._state: State | None = None
+        self._classes = 0
+
+    @property
+    def planned(self) -> Planned:
+        """The training step: its graph, costs and plan."""
+        return self._session.training
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the training step."""
+        return self.planned.plan
+
+    def explain(self) -> str:
+        """The plan in words and tables."""
+        return self.planned.explain()
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the arena that have been made resident."""
+        return self._session.device.arena.committed_bytes
+
+    @property
+    def arena_high_water_bytes(self) -> int:
+        """The highest byte of the arena that any program of this trainer uses."""
+        return self._session.device.arena.high_water_bytes
+
+    @property
+    def state(self) -> State:
+        """Parameters, running statistics and momentum; given their first values on first use."""
+        if self._state is None:
+            planned, session = self._session.training, self._session
+            self._state = State(planned.graph, session.state_layout, session.backend, session.device)
+            self._state.initialize(self.settings.seed)
+        return self._state
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that the network tells apart."""
+        if not self._classes:
+            graph = forward_graph(self.network, self.settings.input_shape, self.settings.dtype)
+            self._classes = graph.tensors[graph.outputs[0]].shape[-1]
+        return self._classes
+
+    def train_step(self, images: Array, labels: Array) -> StepResult:
+        """Train on one batch of at most N images.
+
+        Args:
+            images: (n, C, H, W), any usual type, order and byte order.
+            labels: (n,), whole numbers from 0 to classes − 1.
+
+        Raises:
+            DataError: images or labels do not fit; nothing has changed then.
+        """
+        begin = time.perf_counter()
+        images, labels = self._checked(images, labels)
+        rate = self.learning_rate(self.step) if callable(self.learning_rate) else self.learning_rate
+        if not rate >= 0:
+            raise ConfigError("learning_rate", "a number of at least 0", repr(rate))
+        _ = self.state
+        _, executor = self._session.program(Mode.TRAINING, len(labels))
+        feeds = {
+            IMAGES: images,
+            LABELS: labels,
+            SCALARS: np.array([rate, 1.0]),
+            RANDOM_KEY: np.array([self.settings.seed, self.step], np.int64),
+        }
+        outputs = executor.run(feeds)
+        self.step += 1
+        self.batch += 1
+        top1, top5 = (int(n) / len(labels) for n in outputs[CORRECT])
+        seconds = time.perf_counter() - begin
+        return StepResult(self.step, self.epoch, len(labels), float(outputs[LOSS][0]), top1, top5, seconds)
+
+    def fit(
+        self, batches: Source | Iterable[tuple[Array, Array]], *, epochs: int = 1, steps: int | None = None
+    ) -> Iterator[StepResult]:
+        """Train batch by batch, going on from where this trainer stands; one result per step.
+
+        Args:
+            batches: a source, or any iterable of (images, labels).
+            epochs: train until this many epochs are done, counted from the first.
+            steps: stop when this many steps are done, counted from the first.
+        """
+        source = batches if isinstance(batches, Source) else FromIterable(batches)
+        while self.epoch < epochs and (steps is None or self.step < steps):
+            for images, labels in source.epoch(self.epoch, self.batch):
+                yield self.train_step(images, labels)
+                if steps is not None and self.step >= steps:
+                    return
+            if self.batch == 0:
+                raise DataError(f"epoch {self.epoch}", "at least one batch", "none")
+            self.epoch, self.batch = self.epoch + 1, 0
+
+    def evaluate(self, batches: Source | Iterable[tuple[Array, Array]]) -> Evaluation:
+        """Loss and accuracy over all batches, with running statistics and without dropout.
+
+        Raises:
+            DataError: there is no batch, or one does not fit.
+        """
+        source = batches if isinstance(batches, Source) else FromIterable(batches)
+        _ = self.state
+        images_seen, loss, correct = 0, 0.0, np.zeros(2, np.int64)
+        for images, labels in source.epoch(0, 0):
+            checked = self._checked(images, labels)
+            for outputs, count in self._run_in_parts(Mode.EVALUATION, *checked):
+                images_seen += count
+                loss += float(outputs[LOSS][0]) * count
+                correct += outputs[CORRECT]
+        if not images_seen:
+            raise DataError("evaluate", "at least one batch", "none")
+        top1, top5 = (int(n) / images_seen for n in correct)
+        return Evaluation(images_seen, loss / images_seen, top1, top5)
+
+    def predict(self, images: Array) -> Array:
+        """The network's outputs (n, classes) for any number of images, before softmax; `argmax(1)` is the class."""
+        _ = self.state
+        size = self.settings.input_shape[0]
+        parts = []
+        for start in range(0, len(images), size):
+            part = images[start : start + size]
+            checked = self._checked(part, np.zeros(len(part), np.int64))
+            for outputs, _count in self._run_in_parts(Mode.PREDICTION, *checked):
+                parts.extend(outputs.values())
+        if not parts:
+            raise DataError("predict", "at least one image", "none")
+        return np.concatenate(parts)
+
+    def _run_in_parts(self, mode: Mode, images: Array, labels: Array) -> Iterator[tuple[dict[str, Array], int]]:
+        """Run in as few parts as the budget allows: a batch that trains in little memory may not evaluate whole."""
+        size = len(labels)
+        while True:
+            try:
+                self._session.program(mode, size)
+                break
+            except BudgetError:
+                if size == 1:
+                    raise
+                size = -(-size // 2)
+        for start in range(0, len(labels), size):
+            part = slice(start, start + size)
+            _, executor = self._session.program(mode, len(labels[part]))
+            yield executor.run({IMAGES: images[part], LABELS: labels[part]}), len(labels[part])
+
+    def _checked(self, images: Array, labels: Array) -> tuple[Array, Array]:
+        return as_batch(
+            images, labels, self.settings.input_shape, self.classes, self.settings.dtype, position=self.batch
+        )
+
+    def save(self, folder: Path | str, keep: int = 2) -> Path:
+        """Write a checkpoint with everything that training needs to go on to the bit.
+
+        The file is written aside, synced and renamed, so that the one before it stays whole.
+
+        Args:
+            folder: made when missing.
+            keep: how many of the newest checkpoints stay.
+
+        Raises:
+            CheckpointError: it could not be written; earlier ones are unharmed.
+        """
+        state = self.state
+        arrays = (
+            (name, t.shape, t.dtype, (np.ascontiguousarray(state.read(name)).data for _ in range(1)))
+            for name, t in state.tensors.items()
+        )
+        return checkpoint.save(Path(folder), self.step, self._header(), arrays, keep=keep)
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            **self._identity(),
+            **self._environment(),
+            "step": self.step,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "learning_rate": None if callable(self.learning_rate) else self.learning_rate,
+            "kernels": {key: list(names) for key, names in self._session.kernels().items()},
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to belong to this run."""
+        graph = forward_graph(self.network, self.settings.input_shape, self.settings.dtype)
+        optimizer = self.settings.optimizer
+        return {
+            "network": graph.fingerprint(),
+            "input_shape": list(self.settings.input_shape),
+            "dtype": self.settings.dtype,
+            "seed": self.settings.seed,
+            "optimizer": [optimizer.momentum, optimizer.weight_decay, optimizer.nesterov],
+        }
+
+    def _environment(self) -> dict[str, Any]:
+        """What must be equal for training to go on to the bit."""
+        return {
+            "backend": self._session.backend.name,
+            "version": self._session.backend.version(),
+            "threads": self._session.threads,
+            "kernel_choice": self.settings.kernels,
+        }
+
+    def restore(self, folder: Path | str) -> bool:
+        """Go on from the newest whole checkpoint in `folder`; False when there is none at all.
+
+        Damaged checkpoints are named in the log and the one before is used.
+
+        Raises:
+            CheckpointError: all are damaged, or the newest whole one belongs to another network or run.
+        """
+        found, damaged = checkpoint.newest(Path(folder))
+        if found is None:
+            if damaged:
+                raise CheckpointError(
+                    str(folder), "a whole checkpoint", f"{len(damaged)} damaged: {damaged[0]}", "Start in a new folder."
+                )
+            return False
+        self._compare(found.path, found.header)
+        self._session.known_kernels = {k: tuple(names) for k, names in found.header["kernels"].items()}
+        state = self.state
+        for name, values in found.arrays():
+            state.write(name, values)
+        self.step, self.epoch, self.batch = (int(found.header[k]) for k in ("step", "epoch", "batch"))
+        if found.header["learning_rate"] is not None and not callable(self.learning_rate):
+            self.learning_rate = float(found.header["learning_rate"])
+        return True
+
+    def _compare(self, path: Path, header: Mapping[str, Any]) -> None:
+        for name, value in self._identity().items():
+            if header.get(name) != value:
+                hint = "Resume with the choices of the first run, or start in a new folder."
+                raise CheckpointError(str(path), f"{name} {value}", f"{header.get(name)}", hint)
+        for name, value in self._environment().items():
+            if header.get(name) != value:
+                logger.warning(
+                    "%s: %s was %r and is %r: results may differ in bits", path, name, header.get(name), value
+                )
+
+    def close(self) -> None:
+        """Give all memory back; weights that were not saved are gone. May be called twice."""
+        self._state = None
+        self._session.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

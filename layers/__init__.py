@@ -1,0 +1,54 @@
+"""Declarations: what a network is made of, and the graphs that follow from it."""
+
+from .activation import ReLU, Sigmoid, Tanh
+from .builder import GraphBuilder, Layer, forward_graph
+from .container import Branches, Identity, Residual, Sequential
+from .convolution import Conv2d
+from .dropout import Dropout
+from .graph import Graph, Op, Phase, Role, Tensor
+from .initializers import Constant, He, Normal, Uniform, Xavier
+from .linear import Linear
+from .merge import Add, Concat
+from .modes import evaluation_graph, prediction_graph, training_graph
+from .normalization import BatchNorm2d, LocalResponseNorm
+from .optimizer import SGD
+from .pooling import AvgPool2d, GlobalAvgPool2d, MaxPool2d
+from .shape import Flatten
+
+__all__ = [
+    "SGD",
+    "Add",
+    "AvgPool2d",
+    "BatchNorm2d",
+    "Branches",
+    "Concat",
+    "Constant",
+    "Conv2d",
+    "Dropout",
+    "Flatten",
+    "GlobalAvgPool2d",
+    "Graph",
+    "GraphBuilder",
+    "He",
+    "Identity",
+    "Layer",
+    "Linear",
+    "LocalResponseNorm",
+    "MaxPool2d",
+    "Normal",
+    "Op",
+    "Phase",
+    "ReLU",
+    "Residual",
+    "Role",
+    "Sequential",
+    "Sigmoid",
+    "Tanh",
+    "Tensor",
+    "Uniform",
+    "Xavier",
+    "evaluation_graph",
+    "forward_graph",
+    "prediction_graph",
+    "training_graph",
+]

@@ -1,0 +1,86 @@
+"""Putting a graph together: tensors and operations are appended, names are kept unique, then the graph is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ..memory.errors import GraphError
+from .graph import NO_OP, Graph, Op, Phase, Role, Tensor, TensorSpec
+from .initializers import Initializer
+
+NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
+
+
+class Assembly:
+    """A graph that is still growing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tensors: list[Tensor] = []
+        self.ops: list[Op] = []
+        self._names: set[str] = set()
+
+    def tensor(self, name: str, spec: TensorSpec, role: Role, initializer: Initializer | None = None) -> int:
+        """Append a tensor and return its id.
+
+        Raises:
+            GraphError: the name is taken.
+        """
+        if name in self._names:
+            raise GraphError(
+                name,
+                "names that are given once",
+                "a second tensor of that name",
+                "Give one of the layers another name.",
+            )
+        self._names.add(name)
+        self.tensors.append(
+            Tensor(len(self.tensors), name, spec.shape, spec.dtype, role, spec.nbytes, initializer=initializer)
+        )
+        return len(self.tensors) - 1
+
+    def derived(self, name: str, spec: TensorSpec, role: Role) -> int:
+        """Append a tensor whose name may need a number to be unique: gradients and sums."""
+        unique, number = name, 1
+        while unique in self._names:
+            number += 1
+            unique = f"{name}#{number}"
+        return self.tensor(unique, spec, role)
+
+    def op(
+        self,
+        kind: str,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        attrs: Mapping[str, Any] = NO_ATTRS,
+        *,
+        updates: Sequence[int] = (),
+        phase: Phase = Phase.FORWARD,
+        forward_op: int = NO_OP,
+    ) -> Op:
+        """Append an operation; without `forward_op` it is its own forward operation."""
+        number = len(self.ops)
+        op = Op(
+            number,
+            kind,
+            name,
+            tuple(inputs),
+            tuple(outputs),
+            attrs if isinstance(attrs, MappingProxyType) else MappingProxyType(dict(attrs)),
+            tuple(updates),
+            phase,
+            number if forward_op == NO_OP else forward_op,
+        )
+        self.ops.append(op)
+        return op
+
+    def spec(self, tensor: int) -> TensorSpec:
+        """Shape and type of a tensor."""
+        return self.tensors[tensor].spec
+
+    def graph(self, outputs: Iterable[int], layers: int) -> Graph:
+        """Freeze."""
+        return Graph(self.name, tuple(self.tensors), tuple(self.ops), tuple(outputs), layers)

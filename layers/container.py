@@ -1,0 +1,82 @@
+"""Layers made of layers: in sequence, around a shortcut, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..memory.errors import GraphError
+from .builder import GraphBuilder, Layer, require_layer
+from .merge import ADD, Concat, Merge
+
+
+@dataclass(frozen=True, init=False)
+class Sequential(Layer):
+    """Layers one after another: `Sequential(Conv2d(8, 3), ReLU(), name="stem")`.
+
+    A layer without a name of its own is named by its position.
+    """
+
+    layers: tuple[Layer, ...]
+
+    def __init__(self, *layers: Layer, name: str = "") -> None:
+        for position, layer in enumerate(layers):
+            require_layer(f"Sequential[{position}]", layer)
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "name", name)
+
+    def build(self, builder: GraphBuilder, x: int) -> int:
+        """Add all layers in order."""
+        for position, layer in enumerate(self.layers):
+            x = builder.add(layer, x, str(position))
+        return x
+
+
+@dataclass(frozen=True)
+class Residual(Layer):
+    """y = activation(body(x) + shortcut(x)); without a shortcut x itself is added.
+
+    The layers of `body` are named as if they stood in this layer; those of `shortcut` under its own name.
+    Source: He et al., 2015.
+    """
+
+    body: Layer
+    shortcut: Layer | None = None
+    activation: Layer | None = None
+
+    def build(self, builder: GraphBuilder, x: int) -> int:
+        """Add both paths and their sum; raises ShapeError when the two do not fit."""
+        y = builder.add(self.body, x)
+        around = x if self.shortcut is None else builder.add(self.shortcut, x, "shortcut")
+        y = builder.apply(ADD, (y, around))
+        return y if self.activation is None else builder.add(self.activation, y, "activation")
+
+
+@dataclass(frozen=True, init=False)
+class Branches(Layer):
+    """Several layers on the same input, their outputs merged: `Branches(a, b, merge=Concat())`."""
+
+    branches: tuple[Layer, ...]
+    merge: Merge
+
+    def __init__(self, *branches: Layer, merge: Merge | None = None, name: str = "") -> None:
+        for position, branch in enumerate(branches):
+            require_layer(f"Branches[{position}]", branch)
+        if merge is not None and not isinstance(merge, Merge):
+            raise GraphError("Branches", "merge=Add() or Concat()", repr(merge))
+        object.__setattr__(self, "branches", branches)
+        object.__setattr__(self, "merge", Concat() if merge is None else merge)
+        object.__setattr__(self, "name", name)
+
+    def build(self, builder: GraphBuilder, x: int) -> int:
+        """Add all branches and the merge; raises ShapeError when their outputs do not fit."""
+        made = [builder.add(branch, x, f"branch{position}") for position, branch in enumerate(self.branches)]
+        return self.merge.merge(builder, made)
+
+
+@dataclass(frozen=True)
+class Identity(Layer):
+    """The input itself, as a branch of `Branches`."""
+
+    def build(self, builder: GraphBuilder, x: int) -> int:
+        """Add nothing."""
+        return x

@@ -1,0 +1,136 @@
+"""Two-dimensional convolution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from ..memory.errors import ConfigError
+from .builder import GraphBuilder, Layer
+from .graph import Op, TensorSpec
+from .initializers import Constant, He, Initializer
+from .operations import Attrs, BackwardBuilder, OpKind, ShapeRule, Specs
+
+Pair = int | tuple[int, int]
+
+
+def pair(where: str, name: str, value: Pair, least: int) -> tuple[int, int]:
+    """`value` as (height, width).
+
+    Raises:
+        ConfigError: not one or two whole numbers of at least `least`.
+    """
+    both = (value, value) if isinstance(value, int) else value
+    if (
+        not isinstance(both, tuple)
+        or len(both) != 2
+        or not all(isinstance(n, int) and not isinstance(n, bool) and n >= least for n in both)
+    ):
+        raise ConfigError(where, f"{name} as one or two whole numbers of at least {least}", repr(value))
+    return both
+
+
+def window_outputs(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
+    """Positions of a window along one axis: ⌊(size + 2·padding − dilation·(kernel − 1) − 1) / stride⌋ + 1."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _shapes(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    x, weight = inputs[0], inputs[1]
+    n, _, height, width = x.shape
+    made = [
+        window_outputs(
+            size, weight.shape[2 + axis], attrs["stride"][axis], attrs["padding"][axis], attrs["dilation"][axis]
+        )
+        for axis, size in enumerate((height, width))
+    ]
+    if min(made) < 1:
+        raise ShapeRule(
+            f"an image that a {weight.shape[2]}×{weight.shape[3]} kernel fits in",
+            f"{height}×{width} with padding {attrs['padding']}",
+            "Use larger images, more padding or fewer strides.",
+        )
+    return (TensorSpec((n, weight.shape[0], *made), x.dtype),)
+
+
+def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    y, weight = outputs[0], inputs[1]
+    return 2.0 * math.prod(y.shape) * math.prod(weight.shape[1:])
+
+
+def _data_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    dy, weight = inputs
+    return 2.0 * math.prod(dy.shape) * math.prod(weight.shape[1:])
+
+
+def _weights_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    dy, dw = inputs[1], outputs[0]
+    return 2.0 * math.prod(dy.shape) * math.prod(dw.shape[1:])
+
+
+def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> Sequence[int | None]:
+    x, weight, *bias = op.inputs
+    (dy,) = gradients
+    of_weights = builder.emit("conv2d_backward_weights", (x, dy), (weight, *bias), op.attrs)
+    dx = builder.emit("conv2d_backward_data", (dy, weight), (x,), op.attrs)[0] if builder.needs_gradient(x) else None
+    return (dx, *of_weights)
+
+
+CONV2D = OpKind("conv2d", _shapes, _backward, flops=_flops, heavy=True)
+KINDS = (
+    CONV2D,
+    OpKind("conv2d_backward_data", flops=_data_flops, heavy=True),
+    OpKind("conv2d_backward_weights", flops=_weights_flops, heavy=True),
+)
+
+
+@dataclass(frozen=True)
+class Conv2d(Layer):
+    """Two-dimensional convolution; the input's channels are inferred.
+
+    y[n, o, p, q] = bias[o] + Σ_{c, i, j} weight[o, c, i, j] · x[n, c, p·stride + i·dilation − padding, …]
+
+    Shapes: (N, C, H, W) → (N, out_channels, H', W'), weight (out_channels, C / groups, kh, kw), bias (out_channels,);
+    H' = ⌊(H + 2·padding − dilation·(kh − 1) − 1) / stride⌋ + 1.
+
+    Attributes:
+        out_channels: number of filters.
+        kernel_size: one number or (height, width); so too stride, padding and dilation.
+        groups: the channels are cut into this many groups that do not mix.
+        bias: whether a number per filter is added.
+        initializer: of the weight; the bias starts at 0.
+    """
+
+    out_channels: int
+    kernel_size: Pair
+    stride: Pair = 1
+    padding: Pair = 0
+    dilation: Pair = 1
+    groups: int = 1
+    bias: bool = True
+    _: KW_ONLY
+    initializer: Initializer = He()
+
+    def build(self, builder: GraphBuilder, x: int) -> int:
+        """Add the convolution.
+
+        Raises:
+            ConfigError: an argument makes no sense, or channels do not divide into `groups`.
+            ShapeError: the input is not (N, C, H, W) or too small.
+        """
+        where = builder.where
+        kernel = pair(where, "kernel_size", self.kernel_size, 1)
+        channels = builder.spec(builder.require_images(x)).shape[1]
+        for name, count in (("input channels", channels), ("out_channels", self.out_channels)):
+            if not isinstance(count, int) or self.groups < 1 or count < 1 or count % self.groups:
+                raise ConfigError(where, f"{name} that divide into groups={self.groups}", repr(count))
+        weight = builder.parameter("weight", (self.out_channels, channels // self.groups, *kernel), self.initializer)
+        bias = (builder.parameter("bias", (self.out_channels,), Constant(0.0)),) if self.bias else ()
+        attrs = {
+            "stride": pair(where, "stride", self.stride, 1),
+            "padding": pair(where, "padding", self.padding, 0),
+            "dilation": pair(where, "dilation", self.dilation, 1),
+            "groups": self.groups,
+        }
+        return builder.apply(CONV2D, (x, weight, *bias), attrs)

@@ -1,0 +1,250 @@
+"""The graph of a computation: tensors and operations, as plain data.
+
+One form serves the forward network, the whole training step and evaluation. Operations are listed in an order in
+which they can run. Tensors are assigned once, except the ones that an operation names in `updates`, which it
+overwrites in place: parameters, momentum and running statistics. Nothing here computes or allocates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..memory.errors import GraphError
+from .initializers import Initializer, from_plain, to_plain
+
+Signature = tuple[Hashable, ...]
+
+NO_OP = -1
+FORMAT = 1
+
+
+class Role(str, Enum):
+    """What a tensor is to the training step."""
+
+    INPUT = "input"
+    LABEL = "label"
+    SCALARS = "scalars"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    MOMENTUM = "momentum"
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    METRIC = "metric"
+
+
+FED = frozenset({Role.INPUT, Role.LABEL, Role.SCALARS})
+"""Roles of the tensors that the host writes before every step."""
+
+STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.MOMENTUM})
+"""Roles of the tensors that live from step to step."""
+
+
+class Phase(str, Enum):
+    """The part of a step that an operation belongs to."""
+
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and element type of a tensor that does not exist yet."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the plain layout."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a graph.
+
+    Attributes:
+        id: its index in `Graph.tensors`.
+        name: unique, made from the layer's name: `stage1.0.conv1.weight`.
+        shape: logical shape, activations as `(N, C, H, W)` or `(N, F)`.
+        dtype: numpy's name of the element type.
+        role: what it is to the step.
+        nbytes: bytes in the layout of the backend; the plain layout until lowering.
+        layout: name of the backend's layout; empty for plain C order.
+        initializer: how a parameter or buffer gets its first value; None for all others.
+    """
+
+    id: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role
+    nbytes: int
+    layout: str = ""
+    initializer: Initializer | None = None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape and element type."""
+        return TensorSpec(self.shape, self.dtype)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the logical shape."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation of a graph.
+
+    Attributes:
+        id: its index in `Graph.ops`.
+        kind: name of an `OpKind`.
+        name: the layer that it comes from.
+        inputs: ids of the tensors that it reads.
+        outputs: ids of the tensors that it makes.
+        attrs: what else its kernel needs: strides, probabilities …; plain JSON values.
+        updates: those of `inputs` that it overwrites in place. Such an operation runs exactly once per step.
+        phase: the part of the step that it belongs to.
+        forward_op: id of the forward operation that it serves; its own id in the forward pass.
+        block: index of its block in the chain of blocks; given by lowering.
+    """
+
+    id: int
+    kind: str
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    updates: tuple[int, ...] = ()
+    phase: Phase = Phase.FORWARD
+    forward_op: int = NO_OP
+    block: int = NO_OP
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A whole computation.
+
+    Attributes:
+        name: of the network.
+        tensors: all tensors; `tensors[i].id == i`.
+        ops: all operations in a runnable order; `ops[i].id == i`.
+        outputs: ids of the tensors that the host reads afterwards.
+        layers: number of layers that the network was made from.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[int, ...]
+    layers: int
+
+    def with_role(self, *roles: Role) -> list[Tensor]:
+        """All tensors of the given roles, in order."""
+        wanted = set(roles)
+        return [t for t in self.tensors if t.role in wanted]
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained numbers."""
+        return sum(t.elements for t in self.with_role(Role.PARAMETER))
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of parameters, running statistics and momentum."""
+        return sum(t.nbytes for t in self.with_role(*STATE))
+
+    def readers(self) -> list[list[int]]:
+        """For each tensor, the ids of the operations that read it, in order."""
+        readers: list[list[int]] = [[] for _ in self.tensors]
+        for op in self.ops:
+            for tensor in dict.fromkeys(op.inputs):
+                readers[tensor].append(op.id)
+        return readers
+
+    def producers(self) -> list[int]:
+        """For each tensor, the id of the operation that makes it, or `NO_OP`."""
+        producers = [NO_OP] * len(self.tensors)
+        for op in self.ops:
+            for tensor in op.outputs:
+                producers[tensor] = op.id
+        return producers
+
+    def signature(self, op: Op) -> Signature:
+        """Equal for two operations exactly when one kernel serves both: kind, shapes, types, layouts, attributes."""
+        specs = tuple((t.shape, t.dtype, t.layout) for t in (self.tensors[i] for i in (*op.inputs, *op.outputs)))
+        return (op.kind, len(op.inputs), specs, tuple(sorted(op.attrs.items())))
+
+    def to_json(self) -> str:
+        """Serialize; `Graph.from_json` gives an equal graph back."""
+        document = {
+            "format": FORMAT,
+            "name": self.name,
+            "layers": self.layers,
+            "tensors": [
+                [t.name, t.shape, t.dtype, t.role.value, t.nbytes, t.layout, to_plain(t.initializer)]
+                for t in self.tensors
+            ],
+            "ops": [
+                [o.kind, o.name, o.inputs, o.outputs, dict(o.attrs), o.updates, o.phase.value, o.forward_op, o.block]
+                for o in self.ops
+            ],
+            "outputs": self.outputs,
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """Read what `to_json` wrote.
+
+        Raises:
+            GraphError: the text is not a graph of this format.
+        """
+        try:
+            document = json.loads(text)
+            found = document["format"]
+            if found != FORMAT:
+                raise GraphError("graph", f"format {FORMAT}", f"format {found}")
+            tensors = tuple(
+                Tensor(i, name, tuple(shape), dtype, Role(role), nbytes, layout, from_plain(initializer))
+                for i, (name, shape, dtype, role, nbytes, layout, initializer) in enumerate(document["tensors"])
+            )
+            ops = tuple(
+                Op(i, kind, name, tuple(ins), tuple(outs), _frozen(attrs), tuple(ups), Phase(phase), forward, block)
+                for i, (kind, name, ins, outs, attrs, ups, phase, forward, block) in enumerate(document["ops"])
+            )
+            return cls(document["name"], tensors, ops, tuple(document["outputs"]), document["layers"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise GraphError("graph", "JSON written by Graph.to_json", f"{type(error).__name__}: {error}") from error
+
+    def fingerprint(self) -> str:
+        """A digest that differs when anything in the graph differs."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def _frozen(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType({k: _tuples(v) for k, v in attrs.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=64)
+def itemsize(dtype: str) -> int:
+    """Bytes of one element of numpy's type `dtype`."""
+    return int(np.dtype(dtype).itemsize)

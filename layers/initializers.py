@@ -1,0 +1,104 @@
+"""How parameters get their first values: from a seed and the parameter's name, so that no order of creation matters."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..memory.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Every element is `value`."""
+
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Independent normal numbers with the given mean and standard deviation."""
+
+    mean: float = 0.0
+    std: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Xavier:
+    """Uniform in ±√(6 / (fan_in + fan_out)). Source: Glorot and Bengio, 2010."""
+
+
+@dataclass(frozen=True, slots=True)
+class He:
+    """Normal with standard deviation √(2 / fan), for layers followed by ReLU. Source: He et al., 2015.
+
+    Attributes:
+        fan: "in" keeps the variance of the forward pass, "out" that of the backward pass.
+    """
+
+    fan: str = "in"
+
+    def __post_init__(self) -> None:
+        if self.fan not in ("in", "out"):
+            raise ConfigError("He", "fan 'in' or 'out'", repr(self.fan))
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Uniform in ±1/√fan_in, the usual default of fully connected layers."""
+
+
+Initializer = Constant | Normal | Xavier | He | Uniform
+
+
+KINDS: tuple[type[Initializer], ...] = (Constant, Normal, Xavier, He, Uniform)
+
+
+def to_plain(initializer: Initializer | None) -> list[Any] | None:
+    """Name and arguments, as JSON can hold them."""
+    return None if initializer is None else [type(initializer).__name__, asdict(initializer)]
+
+
+def from_plain(plain: list[Any] | None) -> Initializer | None:
+    """Undo `to_plain`; raises KeyError for an unknown name."""
+    if plain is None:
+        return None
+    name, arguments = plain
+    return {kind.__name__: kind for kind in KINDS}[name](**arguments)
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Inputs per output and outputs per input of a weight `(out, in, …)`."""
+    receptive = math.prod(shape[2:])
+    return shape[1] * receptive if len(shape) > 1 else shape[0], shape[0] * receptive
+
+
+def initialize(
+    initializer: Initializer, shape: tuple[int, ...], dtype: str, *, seed: int, name: str
+) -> npt.NDArray[np.floating]:
+    """First values of the parameter `name`, drawn from a counter-based generator keyed by (seed, name).
+
+    Draws are made in float64 and rounded, so float32 and float64 networks start from the same numbers.
+    """
+    if isinstance(initializer, Constant):
+        return np.full(shape, initializer.value, dtype)
+    digest = hashlib.sha256(name.encode()).digest()
+    key = np.array([seed % 2**64, int.from_bytes(digest[:8], "little")], np.uint64)
+    rng = np.random.Generator(np.random.Philox(key=key))
+    fan_in, fan_out = fans(shape)
+    if isinstance(initializer, Normal):
+        values = rng.normal(initializer.mean, initializer.std, shape)
+    elif isinstance(initializer, He):
+        values = rng.normal(0.0, math.sqrt(2.0 / (fan_in if initializer.fan == "in" else fan_out)), shape)
+    elif isinstance(initializer, Xavier):
+        bound = math.sqrt(6.0 / (fan_in + fan_out))
+        values = rng.uniform(-bound, bound, shape)
+    else:
+        bound = 1.0 / math.sqrt(fan_in)
+        values = rng.uniform(-bound, bound, shape)
+    return values.astype(dtype)

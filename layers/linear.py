@@ -1,0 +1,75 @@
+"""Fully connected layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from ..memory.errors import ConfigError, ShapeError
+from .builder import GraphBuilder, Layer
+from .graph import Op, TensorSpec
+from .initializers import Constant, Initializer, Uniform
+from .operations import Attrs, BackwardBuilder, OpKind, Specs
+
+
+def _shapes(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    return (TensorSpec((inputs[0].shape[0], inputs[1].shape[0]), inputs[0].dtype),)
+
+
+def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    return 2.0 * math.prod(inputs[0].shape) * inputs[1].shape[0]
+
+
+def _data_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    dy, weight = inputs
+    return 2.0 * dy.shape[0] * math.prod(weight.shape)
+
+
+def _weights_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    return 2.0 * inputs[0].shape[0] * math.prod(outputs[0].shape)
+
+
+def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> Sequence[int | None]:
+    x, weight, *bias = op.inputs
+    (dy,) = gradients
+    of_weights = builder.emit("linear_backward_weights", (x, dy), (weight, *bias), op.attrs)
+    dx = builder.emit("linear_backward_data", (dy, weight), (x,), op.attrs)[0] if builder.needs_gradient(x) else None
+    return (dx, *of_weights)
+
+
+LINEAR = OpKind("linear", _shapes, _backward, flops=_flops, heavy=True)
+KINDS = (
+    LINEAR,
+    OpKind("linear_backward_data", flops=_data_flops, heavy=True),
+    OpKind("linear_backward_weights", flops=_weights_flops, heavy=True),
+)
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """Fully connected layer y = x · weightᵀ + bias; the input's features are inferred.
+
+    Shapes: (N, F) → (N, out_features), weight (out_features, F), bias (out_features,).
+    """
+
+    out_features: int
+    bias: bool = True
+    _: KW_ONLY
+    initializer: Initializer = Uniform()
+
+    def build(self, builder: GraphBuilder, x: int) -> int:
+        """Add the product.
+
+        Raises:
+            ConfigError: out_features is not positive.
+            ShapeError: the input is not (N, F).
+        """
+        shape = builder.spec(x).shape
+        if not isinstance(self.out_features, int) or self.out_features < 1:
+            raise ConfigError(builder.where, "out_features of at least 1", repr(self.out_features))
+        if len(shape) != 2:
+            raise ShapeError(builder.where, "features of shape (N, F)", f"shape {shape}", "Put Flatten() before it.")
+        weight = builder.parameter("weight", (self.out_features, shape[1]), self.initializer)
+        bias = (builder.parameter("bias", (self.out_features,), Constant(0.0)),) if self.bias else ()
+        return builder.apply(LINEAR, (x, weight, *bias))

@@ -1,0 +1,112 @@
+"""What the graph knows about a kind of operation.
+
+Each kind is declared once, beside the layer that it belongs to: which shapes it makes, how its gradient is computed
+(and thereby what the backward pass reads), which output may overwrite which input, whether it is heavy, whether it
+draws random numbers, and how much arithmetic it does. Kernels are the backends' business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .graph import Op, TensorSpec
+
+Attrs = Mapping[str, Any]
+Specs = Sequence[TensorSpec]
+Shapes = Callable[[Specs, Attrs], tuple[TensorSpec, ...]]
+Flops = Callable[[Specs, Specs, Attrs], float]
+
+
+class ShapeRule(Exception):  # noqa: N818 - never reaches a user: the builder turns it into a ShapeError with the layer's name
+    """Raised by a shape rule: what it expected of its inputs and what it got."""
+
+    def __init__(self, expected: str, actual: str, hint: str = "") -> None:
+        super().__init__(expected, actual, hint)
+        self.expected = expected
+        self.actual = actual
+        self.hint = hint
+
+
+class BackwardBuilder(Protocol):
+    """What an operation's gradient rule may ask of the graph under construction."""
+
+    def spec(self, tensor: int) -> TensorSpec:
+        """Shape and type of a tensor."""
+
+    def needs_gradient(self, tensor: int) -> bool:
+        """Whether anybody wants the gradient of this tensor: not of images or labels."""
+
+    def emit(self, kind: str, inputs: Sequence[int], like: Sequence[int], attrs: Attrs) -> tuple[int, ...]:
+        """Append a backward operation whose outputs have the shapes of the tensors `like`; return its outputs."""
+
+
+class ModeBuilder(Protocol):
+    """What turns a forward operation into that of training or of evaluation."""
+
+    def emit(
+        self,
+        kind: str,
+        op: Op,
+        inputs: Sequence[int],
+        outputs: Mapping[str, TensorSpec],
+        attrs: Attrs,
+        updates: Sequence[int] = (),
+    ) -> tuple[int, ...]:
+        """Append an operation that stands for `op`; the outputs are named and return in order."""
+
+    def spec(self, tensor: int) -> TensorSpec:
+        """Shape and type of a tensor."""
+
+    @property
+    def key(self) -> int:
+        """The tensor that holds the random seed and the step number."""
+
+
+Mode = Callable[[ModeBuilder, Op, tuple[int, ...]], int]
+"""From the builder, a forward operation and its inputs in the new graph to the tensor that replaces its output."""
+
+Backward = Callable[[BackwardBuilder, Op, tuple[int, ...]], Sequence[int | None]]
+"""From the builder, a forward operation and the gradients of its differentiable outputs to one gradient per input."""
+
+
+def elementwise(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    """One operation per element that is made."""
+    return float(sum(math.prod(o.shape) for o in outputs))
+
+
+def same_as_first(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    """Shape rule of an operation that keeps the shape of its first input."""
+    return (inputs[0],)
+
+
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """Declaration of a kind of operation.
+
+    Attributes:
+        name: unique.
+        shapes: from the specs of the inputs to those of the outputs; raises `ShapeRule`. None for kinds that only
+            gradient rules emit, whose outputs are shaped like given tensors.
+        backward: the gradient rule; None where there is no gradient.
+        training: what stands for this kind in a training graph; None keeps it.
+        evaluation: what stands for it in an evaluation graph; None keeps it.
+        flops: arithmetic operations of one run.
+        inplace: pairs (output, input) of positions whose memory may be shared when the input dies here.
+        kept: positions of outputs that are never recomputed: a repeated run reads them instead of making them.
+        heavy: a convolution or matrix product, worth ending a block before.
+        random: draws numbers that depend on (seed, step, `stream` attribute) alone, so a repeated run repeats them.
+    """
+
+    name: str
+    shapes: Shapes | None = None
+    backward: Backward | None = None
+    training: Mode | None = None
+    evaluation: Mode | None = None
+    flops: Flops = elementwise
+    inplace: tuple[tuple[int, int], ...] = ()
+    kept: tuple[int, ...] = ()
+    heavy: bool = False
+    random: bool = False

@@ -1,0 +1,53 @@
+"""Stochastic gradient descent, as operations of the training graph: an update runs as soon as its gradient is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..memory.errors import ConfigError
+from .operations import Attrs, OpKind, Specs
+
+
+def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
+    elements = 1
+    for n in inputs[0].shape:
+        elements *= n
+    return 6.0 * elements
+
+
+KINDS = (OpKind("sgd_update", flops=_flops),)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent with momentum, as PyTorch defines it.
+
+    g ← gradient + weight_decay · w;  v ← momentum · v + g;  w ← w − learning_rate · (g + momentum · v if nesterov,
+    else v). Without momentum v is g and is not stored.
+
+    Attributes:
+        learning_rate: may be changed from step to step.
+        momentum: 0 stores no velocity.
+        weight_decay: applied to every parameter.
+        nesterov: needs momentum.
+    """
+
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ConfigError("SGD", "momentum in [0, 1)", str(self.momentum))
+        if not self.weight_decay >= 0 or not self.learning_rate >= 0:
+            found = f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}"
+            raise ConfigError("SGD", "a learning rate and a weight decay of at least 0", found)
+        if self.nesterov and self.momentum == 0:
+            raise ConfigError("SGD", "momentum above 0 with nesterov", "momentum=0")
+
+    @property
+    def attrs(self) -> Mapping[str, object]:
+        """What is fixed in the update operations; the learning rate is a step scalar."""
+        return {"momentum": self.momentum, "weight_decay": self.weight_decay, "nesterov": self.nesterov}

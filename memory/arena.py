@@ -1,0 +1,160 @@
+"""The one block of memory that holds every tensor of a training step, and views into it.
+
+The arena decides nothing: addresses come from a plan or from `HeapPool`. It checks that they lie inside, and remembers
+the highest byte that was ever handed out, so that what a plan predicted can be compared with what was used. It does not
+check that two views are disjoint (the plan's verifier and the simulated device do).
+
+A mapping refuses nothing: Linux promises more memory than it has and kills later. `commit` therefore touches the pages
+in slices, looking at the free memory before each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Callable
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from .available import free_memory
+from .errors import BudgetError, PlanError
+from .sizes import format_size_exact
+
+PAGE_BYTES = 4096
+_SLICE_BYTES = 64 * 2**20
+
+
+class Arena:
+    """A fixed number of bytes, private to this process, zero at first, starting on a page.
+
+    Attributes:
+        nbytes: its size.
+        memory: all of it, uint8 of shape `(nbytes,)`; empty once closed. Whoever makes own views of it calls `claim`
+            once for each.
+        base: the machine address of its first byte, a multiple of 4096.
+        high_water_bytes: the highest end of all ranges claimed or viewed since the last `reset_high_water`.
+        committed_bytes: how many of the first bytes `commit` has touched.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        """Map `nbytes`; raises BudgetError where the system refuses (`ulimit -v`, strict overcommit)."""
+        if nbytes <= 0:
+            raise BudgetError("arena", "at least one byte", f"{nbytes} bytes")
+        self.nbytes = nbytes
+        self.high_water_bytes = 0
+        self.committed_bytes = 0
+        try:
+            self._mapping = _map(nbytes)
+        except (OSError, OverflowError, ValueError) as error:
+            raise BudgetError(
+                "arena",
+                f"{format_size_exact(nbytes)} of address space",
+                f"a refusal by the system: {error}",
+                "Give a smaller budget, or raise the limit (ulimit -v, vm.overcommit_memory).",
+            ) from error
+        self.memory: npt.NDArray[np.uint8] = np.frombuffer(self._mapping, dtype=np.uint8, count=nbytes)
+        self.base = int(self.memory.ctypes.data)
+        assert self.base % PAGE_BYTES == 0, f"mapping starts at {self.base:#x}, not on a page"
+
+    def claim(self, address: int, nbytes: int) -> None:
+        """Check that `nbytes` from `address` lie inside and raise the high-water mark to their end.
+
+        Raises:
+            PlanError: they lie outside, or the arena is closed.
+        """
+        self._check(address, nbytes)
+        # No bytes, no mark: an empty tensor at the very end uses nothing.
+        if nbytes and address + nbytes > self.high_water_bytes:
+            self.high_water_bytes = address + nbytes
+
+    def view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Return the `nbytes` from `address` as uint8, not copied, and claim them; raises PlanError outside."""
+        self.claim(address, nbytes)
+        return self.memory[address : address + nbytes]
+
+    def reset_high_water(self) -> None:
+        """Forget the high-water mark, as before a step that is to be measured."""
+        self.high_water_bytes = 0
+
+    def commit(self, nbytes: int | None = None, free: Callable[[], int] = free_memory) -> None:
+        """Make the first `nbytes` (all by default) resident now, keeping their contents.
+
+        Huge pages are advised first where the system has them. After a refusal the pages touched so far stay; `close`
+        gives them back.
+
+        Args:
+            nbytes: how many bytes; those that an earlier call has touched cost nothing.
+            free: tells the bytes still free; asked before the first and then before each slice of 64 MiB.
+
+        Raises:
+            BudgetError: fewer bytes are free than are asked for.
+            PlanError: more bytes than the arena has.
+        """
+        end = self.nbytes if nbytes is None else nbytes
+        self._check(0, end)
+        if self.committed_bytes >= end:
+            return
+        self._refuse_beyond(end, end - self.committed_bytes, free())
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # EINVAL: a kernel built without huge pages
+                self._mapping.madvise(mmap.MADV_HUGEPAGE)
+        while self.committed_bytes < end:
+            first = self.committed_bytes
+            last = min(end, first + _SLICE_BYTES)
+            self._refuse_beyond(end, last - first, free())
+            # One write a page makes it resident; `|= 0` writes without changing anything.
+            pages = self.memory[first:last:PAGE_BYTES]
+            pages |= 0
+            self.memory[last - 1 : last] |= 0  # the last page, where an earlier commit ended inside a page
+            self.committed_bytes = last
+
+    def poison(self, byte: int, address: int, nbytes: int) -> None:
+        """Fill `nbytes` from `address` with `byte`, so that a read of dead bytes shows; the high-water mark stays."""
+        self._check(address, nbytes)
+        self.memory[address : address + nbytes] = byte
+
+    def close(self) -> None:
+        """Give all pages back; views that still live then read zeros. Closing twice is allowed."""
+        if not self.closed:
+            self.memory = np.empty(0, dtype=np.uint8)
+            if hasattr(mmap, "MADV_DONTNEED"):
+                self._mapping.madvise(mmap.MADV_DONTNEED)
+            with contextlib.suppress(BufferError):  # a view still lives: the mapping goes with the last one
+                self._mapping.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.memory.size == 0
+
+    def _check(self, address: int, nbytes: int) -> None:
+        if address < 0 or nbytes < 0 or address + nbytes > self.nbytes:
+            raise PlanError("arena", f"a range inside [0, {self.nbytes})", f"[{address}, {address + nbytes})")
+        if self.closed:
+            raise PlanError("arena", "an open arena", f"[{address}, {address + nbytes}) of a closed one")
+
+    def _refuse_beyond(self, asked: int, needed: int, free: int) -> None:
+        if needed > free:
+            touched = f", with {format_size_exact(self.committed_bytes)} touched" if self.committed_bytes else ""
+            raise BudgetError(
+                "arena",
+                f"{format_size_exact(needed)} of free memory for an arena of {format_size_exact(asked)}",
+                f"{format_size_exact(free)} free{touched}",
+                "Give a smaller budget, end other programs, or raise the cgroup's limit.",
+            )
+
+    def __enter__(self) -> Arena:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _map(nbytes: int) -> mmap.mmap:
+    if hasattr(mmap, "MAP_ANONYMOUS"):
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, nbytes)

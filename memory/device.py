@@ -1,0 +1,81 @@
+"""What a device is to the rest of the runtime: one arena, three queues, events, and copies.
+
+A `Queue` runs its work in order; two queues run at once unless an `Event` orders them. The executor launches the
+steps of a plan and decides nothing. Three kinds of device exist: the host (`host.py`), the simulated one that runs
+queues in an adversarial order and reports races (`simulated.py`), and CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .arena import Arena
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """The arena byte ranges `(first, end)` that a piece of work reads and writes; `end` is exclusive."""
+
+    reads: tuple[tuple[int, int], ...] = ()
+    writes: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One piece of work for a queue.
+
+    Attributes:
+        label: what it is, for errors and traces.
+        run: does it.
+        accesses: says which bytes it touches; called only by devices that check for races.
+    """
+
+    label: str
+    run: Callable[[], None]
+    accesses: Callable[[], Accesses]
+
+
+class Event(Protocol):
+    """A point in a queue that another queue, or the caller, can wait for."""
+
+
+class Queue(Protocol):
+    """Work in order. An error raised by queued work surfaces at the next `synchronize` of that queue."""
+
+    name: str
+
+    def launch(self, work: Work) -> None:
+        """Append `work`; may return before it has run."""
+
+    def record(self) -> Any:
+        """Return an event that is reached once all work launched so far on this queue has run."""
+
+    def wait(self, event: Any) -> None:
+        """Make all later work of this queue wait for `event`; does not block the caller."""
+
+    def synchronize(self) -> None:
+        """Block the caller until all work of this queue has run."""
+
+
+class Device(Protocol):
+    """An arena and the queues that work on it."""
+
+    name: str
+    arena: Arena
+    compute: Queue
+    out: Queue
+    inward: Queue
+
+    def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
+        """Queue a copy of `source` (C order, contiguous) to the arena bytes that start at `address`."""
+
+    def download(self, queue: Queue, address: int, target: npt.NDArray[np.generic]) -> None:
+        """Queue a copy of the arena bytes that start at `address` into `target` (C order, contiguous)."""
+
+    def close(self) -> None:
+        """End the queues and give the arena back."""

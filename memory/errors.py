@@ -1,0 +1,73 @@
+"""The errors that a user can meet.
+
+Every one carries the same four fields, so that a message always says where it happened, what was expected, what came
+and what to do. Faults of our own are `assert`s, not these.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+class BathyalError(Exception):
+    """Base of all errors that a user can cause or meet.
+
+    Attributes:
+        where: the layer, file, option or step concerned.
+        expected: what would have been right.
+        actual: what came instead.
+        hint: what to do about it; may be empty.
+    """
+
+    def __init__(self, where: str, expected: str, actual: str, hint: str = "") -> None:
+        self.where = where
+        self.expected = expected
+        self.actual = actual
+        self.hint = hint
+        text = f"{where}: expected {expected}, got {actual}"
+        super().__init__(f"{text}. {hint}" if hint else text)
+
+
+class ConfigError(BathyalError):
+    """An option, a size, a name or an argument that makes no sense."""
+
+
+class ShapeError(BathyalError):
+    """A tensor whose shape or type does not fit the layer that it reaches."""
+
+
+class GraphError(BathyalError):
+    """A network that is not well formed: a name given twice, an operation of unknown kind."""
+
+
+class BudgetError(BathyalError):
+    """A number of bytes that cannot work; says the smallest that can.
+
+    Attributes:
+        least_bytes: the smallest budget that works, where it is known; else 0.
+    """
+
+    def __init__(self, where: str, expected: str, actual: str, hint: str = "", least_bytes: int = 0) -> None:
+        super().__init__(where, expected, actual, hint)
+        self.least_bytes = least_bytes
+
+
+class PlanError(BathyalError):
+    """A plan that breaks a rule: found by the verifier, never by a crash while training."""
+
+
+class DataError(BathyalError):
+    """A batch, a label or an image file that cannot be used as it is."""
+
+
+class CheckpointError(BathyalError):
+    """A checkpoint that is missing, damaged, or belongs to another run."""
+
+
+class DeviceError(BathyalError):
+    """A device, a queue or a library that is missing or failed."""
+
+
+def unreachable(value: NoReturn) -> NoReturn:
+    """Mark the branch that a closed union never takes; the type checker proves it."""
+    raise AssertionError(f"not a member of the closed union: {value!r}")

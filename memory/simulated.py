@@ -1,0 +1,341 @@
+"""A device that runs its queues in an adversarial order and reports every race.
+
+Nothing runs when it is launched: a queue runs its work only inside a `synchronize`, and which queue goes next is drawn
+from a seeded generator, with long runs of one queue, so that copies come as early or as late as events allow. Whether
+two pieces of work are ordered is decided by vector clocks, one for each queue: work comes after the earlier work of its
+queue, after the events that its queue has waited for, and after everything that the host had seen through `synchronize`
+when it launched. Two accesses to the same bytes, at least one a write, that are not ordered are a race, whatever order
+this seed has happened to run them in; so a missing wait is found by any seed that runs both.
+
+Checked are the ranges that works declare, and the arrays of `upload` and `download` (a fetch that starts before its
+offload has ended races on the host's copy, not on the arena). Not checked: that a work touches only what it declares,
+what the host does with an array or with the arena by itself, and the copies on disk.
+
+Source: Lamport 1978; Flanagan and Freund 2009, "FastTrack" (last write and the reads since, instead of a history).
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arena import Arena
+from .device import Accesses, Queue, Work
+from .errors import DeviceError, PlanError
+from .host import WorkFailure, copy_work
+
+_QUEUE_NAMES = ("compute", "out", "inward")
+_CHANGE_OF_FAVOURITE = 0.2
+
+
+class RaceError(DeviceError):
+    """Two accesses to the same bytes, at least one a write, that nothing orders.
+
+    Attributes:
+        first: the label of the work that happened to run first.
+        second: the label of the other.
+        byte_range: the bytes concerned, `(first, end)`; addresses in the arena, or of the machine in host memory.
+    """
+
+    def __init__(self, memory: str, first: str, second: str, byte_range: tuple[int, int]) -> None:
+        self.first = first
+        self.second = second
+        self.byte_range = byte_range
+        super().__init__(
+            f"{memory} bytes [{byte_range[0]}, {byte_range[1]})",
+            "conflicting accesses to be ordered by an event",
+            f"{first!r} and {second!r} in any order",
+            "The later queue must wait for an event that the earlier one records after its work.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """Who touched some bytes: the `count`-th work of queue number `queue`."""
+
+    queue: int
+    count: int
+    label: str
+
+    def __str__(self) -> str:
+        return f"{self.label} ({_QUEUE_NAMES[self.queue]})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """The last write of some bytes and, for each queue, its last read since; neither is ever modified."""
+
+    write: _Access | None = None
+    reads: tuple[_Access, ...] = ()
+
+
+_UNTOUCHED = _Cell()
+
+
+class _ShadowMemory:
+    """What happened last to each byte, as a sorted map of disjoint ranges that covers all addresses.
+
+    Its size is bounded by the distinct range ends in use, not by the number of accesses: a write joins its ranges.
+    """
+
+    def __init__(self, memory: str) -> None:
+        self._memory = memory
+        self._starts = [0]
+        self._cells = [_UNTOUCHED]
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def clear(self) -> None:
+        """Forget everything, once whatever comes is ordered after whatever was."""
+        self._starts = [0]
+        self._cells = [_UNTOUCHED]
+
+    def read(self, first: int, end: int, access: _Access, clock: list[int]) -> None:
+        """Note a read of `[first, end)`; raises RaceError where a write of these bytes is not ordered before it."""
+        low, high = self._split(first), self._split(end)
+        for index in range(low, high):
+            cell = self._cells[index]
+            self._check(cell.write, access, clock, index, end)
+            others = tuple(read for read in cell.reads if read.queue != access.queue)
+            self._cells[index] = _Cell(cell.write, (*others, access))
+
+    def write(self, first: int, end: int, access: _Access, clock: list[int]) -> None:
+        """Note a write of `[first, end)`; raises RaceError where an access to these bytes is not ordered before it."""
+        low, high = self._split(first), self._split(end)
+        for index in range(low, high):
+            cell = self._cells[index]
+            self._check(cell.write, access, clock, index, end)
+            for read in cell.reads:
+                self._check(read, access, clock, index, end)
+        self._starts[low:high] = [first]
+        self._cells[low:high] = [_Cell(access)]
+
+    def _check(self, before: _Access | None, access: _Access, clock: list[int], index: int, end: int) -> None:
+        if before is not None and before.count > clock[before.queue]:
+            stop = self._starts[index + 1] if index + 1 < len(self._starts) else end
+            raise RaceError(self._memory, str(before), str(access), (self._starts[index], stop))
+
+    def _split(self, address: int) -> int:
+        """Make a range start at `address` and return its index."""
+        index = bisect_right(self._starts, address) - 1
+        if self._starts[index] == address:
+            return index
+        self._starts.insert(index + 1, address)
+        self._cells.insert(index + 1, self._cells[index])
+        return index + 1
+
+
+class _SimulatedEvent:
+    """A point in a queue: the vector clock there, once it is reached."""
+
+    __slots__ = ("clock", "failure", "queue")
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.clock: list[int] | None = None
+        self.failure: WorkFailure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """Work, what it touches in host memory, and what the host had seen when it launched it."""
+
+    work: Work
+    host_accesses: Accesses
+    seen: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    event: _SimulatedEvent
+
+
+class _SimulatedQueue:
+    """Holds its work until some queue of the device is synchronized."""
+
+    def __init__(self, device: SimulatedDevice, number: int) -> None:
+        self.name = _QUEUE_NAMES[number]
+        self.number = number
+        self.items: deque[_Launched | _SimulatedEvent | _Wait] = deque()
+        self.clock = [0] * len(_QUEUE_NAMES)
+        self.failure: WorkFailure | None = None
+        self._device = device
+
+    def launch(self, work: Work, host_accesses: Accesses | None = None) -> None:
+        """Append `work`; `host_accesses` are the ranges of machine addresses that it touches outside the arena."""
+        self._append(_Launched(work, host_accesses or Accesses(), tuple(self._device.seen)))
+
+    def record(self) -> _SimulatedEvent:
+        """Return an event that is reached once all work launched so far has run."""
+        event = _SimulatedEvent(self.name)
+        self._append(event)
+        return event
+
+    def wait(self, event: _SimulatedEvent) -> None:
+        """Make later work wait for `event`."""
+        self._append(_Wait(event))
+
+    def synchronize(self) -> None:
+        """Run queues in adversarial order until this one is empty.
+
+        Raises:
+            RaceError: two accesses are not ordered.
+            DeviceError: work of this queue failed, or it waits for an event that is never reached.
+        """
+        self._device.run_until_empty(self)
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            failure.throw()
+
+    def _append(self, item: _Launched | _SimulatedEvent | _Wait) -> None:
+        if self._device.arena.closed:
+            raise DeviceError(f"queue {self.name!r}", "an open device", "a closed one")
+        self.items.append(item)
+
+
+class SimulatedDevice:
+    """A `Device` on an arena in host memory that looks for races; deterministic for a seed.
+
+    Attributes:
+        seen: for each queue, how much of its work the host knows to have run.
+    """
+
+    def __init__(self, arena: Arena, seed: int = 0) -> None:
+        """Take over `arena`; `seed` chooses the order in which the queues run."""
+        self.name = f"simulated (seed {seed})"
+        self.arena = arena
+        self.seen = [0] * len(_QUEUE_NAMES)
+        self._random = random.Random(seed)
+        self._queues = [_SimulatedQueue(self, number) for number in range(len(_QUEUE_NAMES))]
+        self.compute: Queue = self._queues[0]
+        self.out: Queue = self._queues[1]
+        self.inward: Queue = self._queues[2]
+        self._favourites = list(self._queues)
+        self._shadow = _ShadowMemory("arena")
+        self._host_shadow = _ShadowMemory("host memory")
+        # An array that died would let another one take its address, and its history with it.
+        self._host_arrays: dict[int, Any] = {}
+
+    @property
+    def shadow_ranges(self) -> int:
+        """How many byte ranges the race detector tells apart now: its memory use."""
+        return len(self._shadow) + len(self._host_shadow)
+
+    def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
+        """Queue a copy of `source` to `address`; raises DataError or PlanError where it cannot be copied so."""
+        self._copy(queue, address, source, upload=True)
+
+    def download(self, queue: Queue, address: int, target: npt.NDArray[np.generic]) -> None:
+        """Queue a copy from `address` into `target`; raises DataError or PlanError where it cannot be copied so."""
+        self._copy(queue, address, target, upload=False)
+
+    def close(self) -> None:
+        """Drop what is queued and close the arena; closing twice is allowed."""
+        for queue in self._queues:
+            queue.items.clear()
+        self._host_arrays.clear()
+        self.arena.close()
+
+    def run_until_empty(self, target: _SimulatedQueue) -> None:
+        """Run queues in adversarial order until `target` is empty; then the host has seen all its work.
+
+        Raises:
+            RaceError: two accesses are not ordered.
+            DeviceError: no queue can go on.
+        """
+        while target.items:
+            if self._random.random() < _CHANGE_OF_FAVOURITE:
+                self._random.shuffle(self._favourites)
+            queue = next((queue for queue in self._favourites if _can_run(queue)), None)
+            if queue is None:
+                blocked = target.items[0]
+                assert isinstance(blocked, _Wait)
+                raise DeviceError(
+                    f"queue {target.name!r}",
+                    f"an event of queue {blocked.event.queue!r} to be reached",
+                    "a deadlock: no queue can run, and the event is still ahead",
+                )
+            self._advance(queue)
+        _join(self.seen, target.clock)
+        if all(queue.clock[queue.number] == self.seen[queue.number] and not queue.items for queue in self._queues):
+            # Whatever is launched from now on comes after all that was.
+            self._shadow.clear()
+            self._host_shadow.clear()
+            self._host_arrays.clear()
+
+    def _copy(self, queue: Queue, address: int, array: npt.NDArray[Any], *, upload: bool) -> None:
+        work = copy_work(self.arena, address, array, upload=upload)
+        assert isinstance(queue, _SimulatedQueue), f"{queue} is a queue of another device"
+        first = int(array.__array_interface__["data"][0])
+        touched = ((first, first + array.nbytes),)
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        self._host_arrays[id(owner)] = owner
+        queue.launch(work, Accesses(reads=touched) if upload else Accesses(writes=touched))
+
+    def _advance(self, queue: _SimulatedQueue) -> None:
+        item = queue.items.popleft()
+        if isinstance(item, _SimulatedEvent):
+            item.clock = list(queue.clock)
+            item.failure = queue.failure
+        elif isinstance(item, _Wait):
+            assert item.event.clock is not None
+            _join(queue.clock, item.event.clock)
+            queue.failure = queue.failure or item.event.failure
+        else:
+            _join(queue.clock, item.seen)
+            queue.clock[queue.number] += 1
+            if queue.failure is None:
+                self._run(queue, item)
+
+    def _run(self, queue: _SimulatedQueue, launched: _Launched) -> None:
+        access = _Access(queue.number, queue.clock[queue.number], launched.work.label)
+        accesses = launched.work.accesses()
+        for first, end in (*accesses.reads, *accesses.writes):
+            if not 0 <= first <= end <= self.arena.nbytes:
+                raise PlanError(str(access), f"ranges inside [0, {self.arena.nbytes})", f"[{first}, {end})")
+        _note(self._shadow, accesses, access, queue.clock)
+        _note(self._host_shadow, launched.host_accesses, access, queue.clock)
+        try:
+            launched.work.run()
+        except Exception as error:
+            queue.failure = WorkFailure(queue.name, launched.work.label, error)
+
+    def __enter__(self) -> SimulatedDevice:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _can_run(queue: _SimulatedQueue) -> bool:
+    if not queue.items:
+        return False
+    head = queue.items[0]
+    return not isinstance(head, _Wait) or head.event.clock is not None
+
+
+def _join(clock: list[int], other: list[int] | tuple[int, ...]) -> None:
+    for number, count in enumerate(other):
+        if count > clock[number]:
+            clock[number] = count
+
+
+def _note(shadow: _ShadowMemory, accesses: Accesses, access: _Access, clock: list[int]) -> None:
+    for first, end in accesses.reads:
+        if first < end:
+            shadow.read(first, end, access, clock)
+    for first, end in accesses.writes:
+        if first < end:
+            shadow.write(first, end, access, clock)

@@ -1,0 +1,98 @@
+"""From a graph to a chain of blocks: cut where a single tensor crosses.
+
+A cut is made before a convolution or matrix product where exactly one activation goes from the operations before to
+those after, so that each block holds at least one heavy operation and the cheap ones that follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..layers.graph import Graph, Op, Phase, Role
+from ..layers.kinds import KINDS
+from .plan import NO_TENSOR
+
+
+def assign_blocks(graph: Graph) -> Graph:
+    """Give every operation the index of its block; the loss, and what follows it directly, is the last block."""
+    forward = [op for op in graph.ops if op.phase is Phase.FORWARD]
+    block_of: dict[int, int] = {}
+    crossing = _crossings(graph, forward)
+    block, heavy = 0, False
+    for position, op in enumerate(forward):
+        if KINDS[op.kind].heavy:
+            if heavy and len(crossing[position]) == 1:
+                block += 1
+            heavy = True
+        block_of[op.id] = block
+    last = block + 1 if forward else 0
+    ops = tuple(replace(op, block=block_of.get(op.forward_op, last)) for op in graph.ops)
+    return replace(graph, ops=ops)
+
+
+def _crossings(graph: Graph, forward: Sequence[Op]) -> list[set[int]]:
+    """For each forward operation, the tensors made before it and read by it or later ones (images included)."""
+    last_read: dict[int, int] = {}
+    for position, op in enumerate(forward):
+        for t in op.inputs:
+            last_read[t] = position
+    for op in graph.ops:
+        if op.phase is Phase.LOSS:
+            for t in op.inputs:
+                last_read[t] = len(forward)
+    alive = {t.id for t in graph.tensors if t.role is Role.INPUT and t.id in last_read}
+    found = []
+    for position, op in enumerate(forward):
+        alive = {t for t in alive if last_read[t] >= position}
+        found.append(alive)
+        alive = alive | {t for t in op.outputs if t in last_read}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOps:
+    """The operations of one block, in graph order.
+
+    Attributes:
+        forward: all of the forward pass, updates of running statistics included.
+        backward: gradients and updates; for the loss block the loss too.
+        input: the tensor that enters the block.
+        gradient: the gradient of `input` that the block makes, or `NO_TENSOR` for images.
+        saved: what the backward operations read of what the forward ones make, the block's output included.
+    """
+
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    input: int
+    gradient: int
+    saved: frozenset[int]
+
+
+def split_blocks(graph: Graph) -> tuple[BlockOps, ...]:
+    """The chain of a training graph whose operations know their blocks; the last block is the loss."""
+    count = max(op.block for op in graph.ops) + 1
+    forward: list[list[int]] = [[] for _ in range(count)]
+    backward: list[list[int]] = [[] for _ in range(count)]
+    saved: list[set[int]] = [set() for _ in range(count)]
+    entering = [t.id for t in graph.with_role(Role.INPUT)] * count
+    gradients = [NO_TENSOR] * count
+    made_in: dict[int, int] = {}
+    for op in graph.ops:
+        in_forward = op.phase is Phase.FORWARD
+        (forward if in_forward else backward)[op.block].append(op.id)
+        for t in op.inputs:
+            role, home = graph.tensors[t].role, made_in.get(t, op.block)
+            if role is Role.ACTIVATION and home != op.block and (in_forward or op.phase is Phase.LOSS):
+                entering[op.block] = t
+                saved[home].add(t)
+            elif role is Role.ACTIVATION and home == op.block and not in_forward:
+                saved[home].add(t)
+            elif role is Role.GRADIENT and home != op.block:
+                gradients[home] = t
+        for t in op.outputs:
+            made_in[t] = op.block
+    return tuple(
+        BlockOps(tuple(forward[i]), tuple(backward[i]), entering[i], gradients[i], frozenset(saved[i]))
+        for i in range(count)
+    )

@@ -1,0 +1,54 @@
+"""Which kernel each operation uses: the first, or the fastest whose workspace fits the bytes free while it runs.
+
+Source of the rule: SuperNeurons, section 3.5 (dynamic convolution workspace allocation). All runs of an operation in
+a step use one kernel, so that a recomputed value is the value that the loss was computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from .costs import CostTable
+from .draft import Draft
+from .plan import NO_INSTANCE, aligned
+
+
+class Kernels(str, Enum):
+    """How kernels are chosen: the library's first, whatever the budget, or by time and free bytes."""
+
+    FIXED = "fixed"
+    FIT = "fit"
+
+
+Choice = Callable[[int], tuple[int, int]]
+"""For an operation the index and the workspace bytes of its kernel."""
+
+
+def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
+    """The choice to plan memory with: the first kernel where kernels are fixed, else the one with least workspace."""
+
+    def choose(op: int) -> tuple[int, int]:
+        index = 0 if kernels is Kernels.FIXED else costs.smallest(op)
+        return index, costs.kernels[op][index].workspace_bytes
+
+    return choose
+
+
+def fastest_that_fits(costs: CostTable, planned: Draft, room_bytes: int) -> Choice:
+    """The fastest kernel of each operation that fits `room_bytes` beside what `planned` has alive at all its runs."""
+    live = planned.live_bytes()
+    free: dict[int, int] = {}
+    for position, step in enumerate(planned.steps):
+        own = 0 if step.workspace == NO_INSTANCE else planned.nbytes[step.workspace]
+        spare = room_bytes - int(live[position]) + own
+        free[step.op] = min(spare, free.get(step.op, spare))
+
+    def choose(op: int) -> tuple[int, int]:
+        options = costs.kernels[op]
+        smallest = costs.smallest(op)
+        fits = [i for i, k in enumerate(options) if aligned(k.workspace_bytes) <= free[op] or i == smallest]
+        index = min(fits, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
+        return index, options[index].workspace_bytes
+
+    return choose

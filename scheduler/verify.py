@@ -1,0 +1,201 @@
+"""Check a plan without trusting its maker.
+
+Replays the steps and raises `PlanError` unless every operation runs first exactly once, reads the right values while
+they are there and unharmed, only repeats what may be repeated, and no two live instances overlap. It shares no code
+with the planners; it does not check seconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+
+from ..layers.graph import FED, STATE, Graph, Phase
+from ..layers.kinds import KINDS
+from ..memory.errors import PlanError
+from .costs import CostTable
+from .plan import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Plan, Run
+
+
+def verify(plan: Plan, graph: Graph, costs: CostTable) -> None:
+    """Check `plan` against the lowered `graph`.
+
+    Raises:
+        PlanError: names the step and the rule that it breaks.
+    """
+    if plan.graph != graph.fingerprint():
+        raise PlanError("plan", f"a plan for the graph {graph.fingerprint()[:12]}", plan.graph[:12])
+    if plan.peak_bytes > plan.budget_bytes:
+        raise PlanError("plan", f"at most {plan.budget_bytes} bytes", f"{plan.peak_bytes}")
+    _check_instances(plan, graph)
+    _check_steps(plan, graph, costs)
+    _check_overlaps(plan, graph)
+
+
+def _check_instances(plan: Plan, graph: Graph) -> None:
+    end = 0
+    for number, i in enumerate(plan.instances):
+        where = f"instance {number}"
+        if i.address < 0 or i.address % ALIGNMENT or i.nbytes < 0:
+            raise PlanError(where, f"an address aligned to {ALIGNMENT}", f"{i.address} with {i.nbytes} bytes")
+        if not 0 <= i.birth <= i.death < max(len(plan.steps), 1):
+            raise PlanError(where, "a life within the step", f"{i.birth} to {i.death}")
+        if i.tensor != NO_TENSOR and i.nbytes < graph.tensors[i.tensor].nbytes:
+            raise PlanError(where, f"{graph.tensors[i.tensor].nbytes} bytes", f"{i.nbytes}")
+        end = max(end, i.address + i.nbytes)
+    if end != plan.peak_bytes:
+        raise PlanError("plan", f"peak_bytes {end}, the highest end of an instance", str(plan.peak_bytes))
+
+
+class _Replay:
+    """What holds which value at a point of the step."""
+
+    def __init__(self, plan: Plan, graph: Graph) -> None:
+        self.plan = plan
+        self.graph = graph
+        self.written: set[int] = set()
+        self.updater = {tensor: op.id for op in graph.ops for tensor in op.updates}
+        self.runs: dict[int, int] = {}
+        seen: dict[int, int] = {}
+        for number, i in enumerate(plan.instances):
+            if i.tensor == NO_TENSOR:
+                continue
+            role = graph.tensors[i.tensor].role
+            if role in STATE or role in FED:
+                if i.tensor in seen:
+                    raise PlanError(f"instance {number}", "one instance of each state or fed tensor", "a second")
+                if i.birth or (role in STATE and i.death != len(plan.steps) - 1):
+                    raise PlanError(f"instance {number}", "state that lives the whole step", f"{i.birth} to {i.death}")
+                seen[i.tensor] = number
+                self.written.add(number)
+
+    def use(self, where: str, position: int, number: int, tensor: int) -> None:
+        """An instance is named at a step for a tensor."""
+        if not 0 <= number < len(self.plan.instances):
+            raise PlanError(where, "an instance of the plan", str(number))
+        instance = self.plan.instances[number]
+        if instance.tensor != tensor:
+            raise PlanError(where, f"an instance of tensor {tensor}", f"one of {instance.tensor}")
+        if not instance.birth <= position <= instance.death:
+            raise PlanError(where, f"instance {number} alive", f"it lives from {instance.birth} to {instance.death}")
+
+    def read(self, where: str, position: int, number: int, tensor: int, op: int) -> None:
+        """An instance is read at a step: it must hold the value that `op` means, before or after the update."""
+        self.use(where, position, number, tensor)
+        if number not in self.written:
+            raise PlanError(where, f"tensor {self.graph.tensors[tensor].name} computed before it is read", "it is not")
+        updater = self.updater.get(tensor, op)
+        if updater != op and (updater in self.runs) != (updater < op):
+            age = "new" if updater < op else "old"
+            raise PlanError(where, f"the {age} value of {self.graph.tensors[tensor].name}", "the other one")
+
+
+def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
+    replay = _Replay(plan, graph)
+    for position, step in enumerate(plan.steps):
+        op = graph.ops[step.op]
+        where = f"step {position} ({op.kind} {op.name})"
+        kind = KINDS[op.kind]
+        before = replay.runs.get(op.id, 0)
+        if bool(before) != step.recompute:
+            raise PlanError(where, "recompute on exactly the repeated runs", f"run number {before + 1}")
+        if before and (op.updates or op.phase is not Phase.FORWARD):
+            raise PlanError(where, "no repetition of an update, a loss or a gradient", "a second run")
+        if before and step.kernel != replay.plan.steps[before - 1].kernel:
+            raise PlanError(where, "the kernel of the first run", f"kernel {step.kernel}")
+        if len(step.inputs) != len(op.inputs) or len(step.outputs) != len(op.outputs):
+            raise PlanError(where, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs", f"{step}")
+        for number, tensor in zip(step.inputs, op.inputs, strict=True):
+            replay.read(where, position, number, tensor, op.id)
+        for index, (number, tensor) in enumerate(zip(step.outputs, op.outputs, strict=True)):
+            if before and index in kind.kept:
+                replay.read(where, position, number, tensor, op.id)
+                continue
+            replay.use(where, position, number, tensor)
+            if number in replay.written:
+                raise PlanError(where, "a fresh instance for each output", f"instance {number} written twice")
+            replay.written.add(number)
+        _check_inplace(plan, graph, position, step, where)
+        replay.runs.setdefault(op.id, position + 1)
+        _check_workspace(plan, costs, position, step, where)
+    missing = [op.name for op in graph.ops if op.id not in replay.runs]
+    if missing:
+        raise PlanError("plan", "every operation to run", f"{len(missing)} that do not, the first in {missing[0]}")
+    for tensor in graph.outputs:
+        if not any(
+            plan.instances[n].tensor == tensor and plan.instances[n].death == len(plan.steps) - 1
+            for n in replay.written
+        ):
+            raise PlanError("plan", f"the output {graph.tensors[tensor].name} at the end", "it is gone")
+
+
+def _check_inplace(plan: Plan, graph: Graph, position: int, step: Run, where: str) -> None:
+    allowed = KINDS[graph.ops[step.op].kind].inplace
+    fresh = [n for n in step.outputs if plan.instances[n].birth == position]
+    for source, old in enumerate(step.inputs):
+        a = plan.instances[old]
+        for to, new in enumerate(step.outputs):
+            b = plan.instances[new]
+            if new not in fresh or a.nbytes == 0 or b.nbytes == 0:
+                continue
+            if a.address < b.address + b.nbytes and b.address < a.address + a.nbytes:
+                same = a.address == b.address and a.nbytes == b.nbytes
+                once = step.inputs.count(old) == 1
+                if not ((to, source) in allowed and same and once and a.death == position):
+                    raise PlanError(where, "outputs apart from inputs that are needed", f"instances {old} and {new}")
+
+
+def _check_workspace(plan: Plan, costs: CostTable, position: int, step: Run, where: str) -> None:
+    options = costs.kernels[step.op]
+    if not 0 <= step.kernel < len(options):
+        raise PlanError(where, f"one of {len(options)} kernels", str(step.kernel))
+    needed = options[step.kernel].workspace_bytes
+    if step.workspace == NO_INSTANCE:
+        if needed:
+            raise PlanError(where, f"{needed} bytes of workspace", "none")
+        return
+    instance = plan.instances[step.workspace]
+    if instance.tensor != NO_TENSOR or instance.birth != position or instance.death != position:
+        raise PlanError(where, "a workspace that lives at this step alone", str(instance))
+    if instance.nbytes < needed:
+        raise PlanError(where, f"{needed} bytes of workspace", f"{instance.nbytes}")
+
+
+def _check_overlaps(plan: Plan, graph: Graph) -> None:
+    """No two instances that live at the same step share a byte, but an input that ends as an output begins in it."""
+    births: dict[int, list[int]] = defaultdict(list)
+    deaths: dict[int, list[int]] = defaultdict(list)
+    for number, i in enumerate(plan.instances):
+        if i.nbytes:
+            births[i.birth].append(number)
+            deaths[i.death].append(number)
+    alive: list[tuple[int, int]] = []
+    for position in range(len(plan.steps)):
+        step = plan.steps[position]
+        handed_over = {
+            (plan.instances[n].address, n)
+            for n in step.inputs
+            if plan.instances[n].death == position
+            and any(plan.instances[o].address == plan.instances[n].address for o in step.outputs)
+        }
+        for entry in handed_over:
+            place = bisect_left(alive, entry)
+            if place < len(alive) and alive[place] == entry:
+                del alive[place]
+        for number in births[position]:
+            i = plan.instances[number]
+            if (i.address, number) in handed_over:
+                continue
+            place = bisect_left(alive, (i.address, number))
+            for neighbour in alive[max(place - 1, 0) : place + 1]:
+                other = plan.instances[neighbour[1]]
+                if other.address < i.address + i.nbytes and i.address < other.address + other.nbytes:
+                    raise PlanError(
+                        f"step {position}", "live instances apart", f"{number} and {neighbour[1]} overlap: {i}, {other}"
+                    )
+            insort(alive, (i.address, number))
+        for number in deaths[position]:
+            entry = (plan.instances[number].address, number)
+            place = bisect_left(alive, entry)
+            if place < len(alive) and alive[place] == entry:
+                del alive[place]
