@@ -48,7 +48,7 @@ def _network(command: argparse.ArgumentParser) -> None:
     command.add_argument("--batch", type=int, default=None, help="images per step")
     command.add_argument("--image", type=int, default=None, help="side of the images in pixels")
     command.add_argument("--classes", type=int, default=None, help="number of classes")
-    command.add_argument("--variant", default="today", help="'today' or 'paper', where a network has both")
+    command.add_argument("--variant", default=None, help="'today' or 'paper', where a network has both")
     command.add_argument("--memory", default=None, help="the budget: '400 MiB', '1 GB', bytes; default: 80 %% of free")
     command.add_argument("--strategy", default="auto", help=f"one of {', '.join(STRATEGIES)} (default: auto)")
     command.add_argument(

@@ -9,7 +9,7 @@ from .engine.settings import Settings
 from .layers.builder import Layer
 from .layers.optimizer import SGD
 from .memory.errors import ConfigError
-from .models.registry import MODELS, build_model, model_entry
+from .models.registry import build_model, find_model
 
 DEFAULT_BATCH = 8
 
@@ -34,8 +34,9 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
     Raises:
         ConfigError: an unknown network, or a number that makes no sense.
     """
-    entry = model_entry(options.model)
-    side = image or options.image or entry.image
+    entry = find_model(options.model)
+    network = build_model(options.model, options.classes, options.variant)
+    side = image or options.image or entry.variants.get(options.variant, entry.image_side)
     classes = options.classes or entry.classes
     batch = DEFAULT_BATCH if options.batch is None else options.batch
     for name, value in (("--batch", batch), ("--image", side), ("--classes", classes)):
@@ -53,7 +54,4 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
         options.threads,
         options.costs,
     )
-    return NetworkChoice(build_model(options.model, classes=classes, variant=options.variant), settings, classes)
-
-
-__all__ = ["MODELS", "NetworkChoice", "choose"]
+    return NetworkChoice(network, settings, classes)

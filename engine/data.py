@@ -189,7 +189,9 @@ class FromIterable:
 
     def __init__(self, pairs: Iterable[Batch] | Callable[[], Iterable[Batch]]) -> None:
         if not isinstance(pairs, Iterable) and not callable(pairs):
-            raise DataError("data", "an iterable of (images, labels) pairs, or a callable that returns one", _kind(pairs))
+            raise DataError(
+                "data", "an iterable of (images, labels) pairs, or a callable that returns one", _kind(pairs)
+            )
         self._pairs = pairs
         self._started = False
 

@@ -35,16 +35,17 @@ class Executor:
         self._fed: dict[str, int] = {}
         self._outputs: dict[str, tuple[int, Array]] = {}
         self._done: Any = None
+        self.high_water_bytes = 0
 
     def bind(self) -> None:
-        """Make the work of every step; until then nothing of the arena is claimed.
+        """Make the work of every step and measure how far up the arena it reaches: `high_water_bytes`.
 
         Raises:
             PlanError: the plan needs more than the arena has.
         """
-        instances, graph = self.plan.instances, self._graph
-        for number, i in enumerate(instances):
-            self._device.arena.claim(i.address, i.nbytes)
+        arena, graph = self._device.arena, self._graph
+        arena.reset_high_water()
+        for number, i in enumerate(self.plan.instances):
             if i.tensor == NO_TENSOR:
                 continue
             tensor = graph.tensors[i.tensor]
@@ -53,9 +54,12 @@ class Executor:
             if tensor.id in graph.outputs:
                 self._outputs[tensor.name] = (number, np.empty(tensor.nbytes, np.uint8))
         self._works = [self._work(step) for step in self.plan.steps]
+        self.high_water_bytes = arena.high_water_bytes
 
     def _work(self, step: Run) -> Work:
         op = self._graph.ops[step.op]
+        for number in (*step.inputs, *step.outputs, *([step.workspace] if step.workspace != NO_INSTANCE else [])):
+            self._device.arena.claim(self.plan.instances[number].address, self.plan.instances[number].nbytes)
         launch = self._backend.bind(self._graph, op, step.kernel, step.recompute, self._device.arena)
         workspace = NO_WORKSPACE if step.workspace == NO_INSTANCE else self.plan.instances[step.workspace].address
         addresses = (*(self.plan.instances[n].address for n in (*step.inputs, *step.outputs)), workspace)

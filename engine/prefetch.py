@@ -1,8 +1,8 @@
 """Work ahead of its consumer, in threads, in order and within a bound.
 
-Decides when item k + ahead is started: once item k has been asked for. Results come in the order of the items, however
-many threads there are and whichever finishes first. At most `ahead` items are waiting or in work, besides the one in
-the consumer's hands, so the memory is bounded by ahead + 1 results.
+Decides when the next item is started: when a result is handed over. Results come in the order of the items, however
+many threads there are and whichever finishes first. At most `ahead` items are waiting or in work, besides the one that
+is handed over and the one before it, which a `for` loop still holds at that moment: `results_alive(ahead)` in all.
 
 The threads live as long as the iteration: they end with its last item, with the first error, and when the consumer
 stops early (closing a generator runs its `finally`). Does not help work that holds the interpreter lock.
@@ -23,6 +23,11 @@ THREAD_NAME = "bathyal-prefetch"
 """How the names of the threads begin."""
 
 
+def results_alive(ahead: int) -> int:
+    """Return the largest number of results in memory at once."""
+    return ahead + 2
+
+
 def run_ahead(
     work: Callable[[Item], Result], items: Iterable[Item], workers: int, ahead: int
 ) -> Generator[Result, None, None]:
@@ -37,10 +42,9 @@ def run_ahead(
     try:
         pending.extend(pool.submit(work, item) for item in islice(remaining, ahead))
         while pending:
-            # No local name for the result: it would keep the consumer's batch alive beyond its use.
-            pending[0].result()
-            future = pending.popleft()
+            pending[0].result()  # Waits here, before the next item is started.
             pending.extend(pool.submit(work, item) for item in islice(remaining, 1))
-            yield _take(future)
+            # No local name for the result: it would keep the consumer's batch alive beyond its use.
+            yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -160,8 +160,8 @@ class Trainer:
 
     @property
     def arena_high_water_bytes(self) -> int:
-        """The highest byte of the arena that any program of this trainer uses."""
-        return self._session.device.arena.high_water_bytes
+        """How far up the arena the training step reaches, measured when it was bound to addresses."""
+        return self._session.program(Mode.TRAINING, self.settings.input_shape[0])[1].high_water_bytes
 
     @property
     def state(self) -> State:

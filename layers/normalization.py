@@ -57,7 +57,7 @@ def _batch_norm_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
 
 
 def _lrn_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
-    return (2.0 * attrs["size"] + 20.0) * math.prod(inputs[0].shape)
+    return float((2.0 * attrs["size"] + 20.0) * math.prod(inputs[0].shape))
 
 
 BATCH_NORM = OpKind("batch_norm", same_as_first, training=_batch_norm_training, evaluation=_batch_norm_evaluation)

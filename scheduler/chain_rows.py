@@ -68,8 +68,9 @@ class Numbers:
 
     def reach(self, i: int) -> Ints:
         """For j = i+1, i+2, …: units beside x_i and the waiting gradient to run from x_i to x_j, storing nothing."""
-        need = self.inputs[i : len(self.plain) - 1] + self.plain[i:-1]
-        need[:1] = self.plain[i : i + 1] if len(need) else need[:1]
+        need = self.inputs[i:-2] + self.plain[i:-1]
+        if len(need):
+            need[0] = self.plain[i]  # x_i itself is counted elsewhere
         reached: Ints = np.maximum.accumulate(need)
         return reached
 

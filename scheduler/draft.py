@@ -65,8 +65,8 @@ class Draft:
 def without_dead_recomputations(graph: Graph, order: Order) -> list[int]:
     """Leave out repeated runs whose outputs nobody reads before they are made again."""
     first: dict[int, int] = {}
-    for position, op in enumerate(order):
-        first.setdefault(op, position)
+    for position, number in enumerate(order):
+        first.setdefault(number, position)
     needed: set[int] = set()
     kept: list[int] = []
     for position in range(len(order) - 1, -1, -1):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from ..memory.errors import PlanError
 
@@ -98,7 +99,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Serialize; `Plan.from_json` gives an equal plan back."""
-        document = {"format": FORMAT}
+        document: dict[str, Any] = {"format": FORMAT}
         for name in self.__slots__:
             document[name] = getattr(self, name)
         document["steps"] = [list(asdict(s).values()) for s in self.steps]

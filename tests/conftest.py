@@ -84,12 +84,12 @@ class TorchNetwork:
         for parameter in self._named(Role.PARAMETER).values():
             parameter.grad = None
         loss = functional.cross_entropy(self.forward(images), torch.tensor(np.asarray(labels), dtype=torch.int64))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.item())
 
     def sgd_step(self, lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None:
         """Apply `torch.optim.SGD` to the gradients of the last loss; its momentum lasts from call to call."""
-        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+        options: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
         if self._optimizer is None:
             self._optimizer = torch.optim.SGD(list(self._named(Role.PARAMETER).values()), **options)
         self._optimizer.param_groups[0].update(options)
@@ -165,7 +165,7 @@ class TorchNetwork:
                 assert op.name in self.masks, f"{op.name}: give the mask of what is kept"
                 kept = torch.tensor(np.asarray(self.masks[op.name]), dtype=self._dtype)
                 assert kept.shape == x.shape, f"{op.name}: expected a mask {tuple(x.shape)}, got {tuple(kept.shape)}"
-                return x * kept / (1.0 - attrs["p"])
+                return x * kept / (1.0 - float(attrs["p"]))
             case kind:
                 raise AssertionError(f"the oracle does not know {kind!r}")
 

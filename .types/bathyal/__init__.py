@@ -1,0 +1,1 @@
+../../bathyal/__init__.py

@@ -1,0 +1,1 @@
+../../bathyal/__main__.py

@@ -1,0 +1,1 @@
+../../bathyal/cli.py

@@ -1,0 +1,1 @@
+../../bathyal/info_command.py

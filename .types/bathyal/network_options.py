@@ -1,0 +1,1 @@
+../../bathyal/network_options.py

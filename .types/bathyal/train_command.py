@@ -1,0 +1,1 @@
+../../bathyal/train_command.py

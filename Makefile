@@ -1,0 +1,44 @@
+# Every target sets up what it needs in .venv first; nothing outside this folder is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_WAIT_POLICY := passive
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test lint types check clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Bathyal needs Python 3.10 or newer: make PYTHON=/path/to/python3 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.examples: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[examples]'
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[test]'
+	@touch $@
+
+install: $(VENV)/.examples  ## make .venv with Bathyal and what its examples need
+
+train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 8 MiB
+	$(BIN)/bathyal train small_resnet --data digits --batch 64 --memory '8 MiB' --epochs 12 --lr 0.1 --schedule cosine
+
+test: $(VENV)/.test  ## run the tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test  ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test  ## check types
+	$(BIN)/mypy
+
+check: lint types test  ## all checks
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info build

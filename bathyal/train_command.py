@@ -1,0 +1,268 @@
+"""`bathyal train`: train a network within a budget, with checkpoints, and say what it took."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from . import plan_command
+from .engine import checkpoint
+from .engine.data import Source
+from .engine.image_folder import ImageFolder
+from .engine.synthetic import Synthetic, digits
+from .engine.trainer import Evaluation, StepResult, Trainer
+from .memory.errors import CheckpointError, ConfigError
+from .memory.sizes import format_size
+from .network_options import DEFAULT_BATCH, NetworkChoice, choose
+
+SYNTHETIC_BATCHES = 16
+SYNTHETIC_CLASSES = 10
+RECENT = 20
+"""Steps that the loss on the bar is averaged over."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What training takes beside what planning does."""
+    command.add_argument(
+        "--data",
+        default="synthetic",
+        metavar="DIR|digits|synthetic",
+        help="a folder of images, one sub-folder a class, or one with train/ and val/ in it; scikit-learn's digits; "
+        "or random images (default: synthetic)",
+    )
+    command.add_argument("--steps", type=int, default=None, help="stop after this many steps in all")
+    command.add_argument("--epochs", type=int, default=None, help="stop after this many epochs in all (default: 1)")
+    command.add_argument(
+        "--schedule", choices=["constant", "cosine"], default="constant", help="of the learning rate (default: constant)"
+    )
+    command.add_argument("--augment", action="store_true", help="crop and flip images at random (folders of images)")
+    command.add_argument("--checkpoint", type=Path, default=None, metavar="DIR", help="keep checkpoints in this folder")
+    command.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS", help="(default: 100)")
+    command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What is trained on and, where there is some, what is held out."""
+
+    train: Source
+    held_out: Source | None
+    choice: NetworkChoice
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train and report; an interrupt ends after the running step and saves."""
+    _check(options)
+    data = load(options)
+    trainer = Trainer(
+        data.choice.network,
+        data.choice.settings.input_shape,
+        optimizer=data.choice.settings.optimizer,
+        memory=options.memory,
+        strategy=options.strategy,
+        kernels=options.kernels,
+        backend=data.choice.settings.backend,
+        dtype=options.dtype,
+        seed=options.seed,
+        threads=options.threads,
+        costs=options.costs,
+        learning_rate=schedule(options, data.train),
+        progress=sys.stderr.isatty(),
+    )
+    with trainer, stopping() as stopped:
+        resume(options, trainer)
+        planned = trainer.planned
+        if not options.json:
+            print(plan_command.describe(data.choice, planned))
+            print(planned.explain().split("\n", 1)[0], flush=True)
+        results = list(steps(options, trainer, data.train, stopped))
+        if options.checkpoint is not None:
+            trainer.save(options.checkpoint)
+        evaluation = trainer.evaluate(data.held_out) if data.held_out is not None and not stopped() else None
+        document = summary(trainer, results, evaluation)
+        print(json.dumps(document) if options.json else report(document), flush=True)
+        if stopped():
+            print("bathyal: interrupted" + _kept(options), file=sys.stderr)
+            return 130
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    for name in ("steps", "epochs", "checkpoint_every"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError("--" + name.replace("_", "-"), "a whole number of at least 1", str(value))
+    if options.resume and options.checkpoint is None:
+        raise ConfigError("--resume", "a folder given with --checkpoint", "none")
+    if options.device == "null":
+        raise ConfigError("--device", "one that computes", "'null'", "It serves `bathyal plan` alone.")
+
+
+def _kept(options: argparse.Namespace) -> str:
+    return f"; --resume goes on from {options.checkpoint}" if options.checkpoint is not None else ""
+
+
+def load(options: argparse.Namespace) -> Data:
+    """Open the data and build a network that fits them.
+
+    Raises:
+        DataError: the folder holds no images, or a package is missing.
+    """
+    batch = DEFAULT_BATCH if options.batch is None else options.batch
+    if options.data == "digits":
+        train, held_out = digits(batch, options.seed)
+        options.classes = options.classes or 10
+        return Data(train, held_out, choose(options, channels=1, image=8))
+    if options.data == "synthetic":
+        options.classes = options.classes or SYNTHETIC_CLASSES
+        choice = choose(options)
+        shape = choice.settings.input_shape[1:]
+        return Data(Synthetic(shape, choice.classes, batch, SYNTHETIC_BATCHES, options.seed), None, choice)
+    root = Path(options.data)
+    split = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
+    split = split if (root / "train").is_dir() else None
+    size = options.image or choose(options).settings.input_shape[2]
+    train_folder = ImageFolder(
+        root / "train" if split else root, size, batch, seed=options.seed, augment=options.augment
+    )
+    held = ImageFolder(split, size, batch, shuffle=False) if split else None
+    options.classes = options.classes or len(train_folder.classes)
+    return Data(train_folder, held, choose(options, channels=3, image=size))
+
+
+def schedule(options: argparse.Namespace, train: Source) -> float | Callable[[int], float]:
+    """The learning rate, as a function of the steps done where it changes."""
+    if options.schedule == "constant":
+        return float(options.lr)
+    total = options.steps or (options.epochs or 1) * (train.batches_per_epoch or 1)
+    return lambda step: float(options.lr) * 0.5 * (1 + math.cos(math.pi * min(step / total, 1.0)))
+
+
+def resume(options: argparse.Namespace, trainer: Trainer) -> None:
+    """Go on from a checkpoint where that is asked for; never overwrite another run's.
+
+    Raises:
+        CheckpointError: there is none to go on from, or there is one and `--resume` is missing.
+    """
+    if options.checkpoint is None:
+        return
+    if options.resume:
+        if not trainer.restore(options.checkpoint) and not options.json:
+            print(f"no checkpoint in {options.checkpoint} yet: starting", flush=True)
+        return
+    found, damaged = checkpoint.newest(options.checkpoint) if options.checkpoint.is_dir() else (None, [])
+    if found is not None or damaged:
+        raise CheckpointError(
+            str(options.checkpoint), "an empty folder", "checkpoints of an earlier run", "Add --resume, or take another."
+        )
+
+
+def steps(
+    options: argparse.Namespace, trainer: Trainer, train: Source, stopped: Callable[[], bool]
+) -> Iterator[StepResult]:
+    """Train, with a bar on a terminal, a line a step with `--json`, and checkpoints as asked for."""
+    epochs = options.epochs or (1 if options.steps is None else sys.maxsize)
+    per_epoch = train.batches_per_epoch
+    total = options.steps or (per_epoch * epochs if per_epoch else None)
+    losses: list[float] = []
+    with tqdm(total=total, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()) as bar:
+        for result in trainer.fit(train, epochs=epochs, steps=options.steps):
+            losses = [*losses[-RECENT + 1 :], result.loss]
+            bar.set_postfix(loss=f"{statistics.fmean(losses):.4f}", epoch=result.epoch, refresh=False)
+            bar.update()
+            if options.json:
+                print(json.dumps(_line(result)), flush=True)
+            yield result
+            if options.checkpoint is not None and result.step % options.checkpoint_every == 0:
+                trainer.save(options.checkpoint)
+            if stopped():
+                return
+
+
+def _line(result: StepResult) -> dict[str, Any]:
+    return {
+        "step": result.step,
+        "epoch": result.epoch,
+        "images": result.images,
+        "loss": result.loss,
+        "top1": result.top1,
+        "top5": result.top5,
+        "seconds": result.seconds,
+    }
+
+
+def summary(trainer: Trainer, results: list[StepResult], evaluation: Evaluation | None) -> dict[str, Any]:
+    """The whole run in numbers; the first step, which warms up, does not count for the speed where there are more."""
+    timed = results[1:] or results
+    seconds = statistics.median(r.seconds for r in timed) if timed else None
+    document = plan_command.summary(trainer.planned)
+    document |= {
+        "steps": trainer.step,
+        "loss": results[-1].loss if results else None,
+        "seconds_per_step": seconds,
+        "images_per_second": trainer.settings.input_shape[0] / seconds if seconds else None,
+        "arena_bytes": trainer.arena_bytes,
+        "arena_high_water_bytes": trainer.arena_high_water_bytes,
+        "weights_sha256": trainer.state.weights_sha256(),
+    }
+    if evaluation is not None:
+        document |= {
+            "held_out_images": evaluation.images,
+            "held_out_loss": evaluation.loss,
+            "held_out_top1": evaluation.top1,
+            "held_out_top5": evaluation.top5,
+        }
+    return document
+
+
+def report(document: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = []
+    if document["loss"] is not None:
+        lines.append(
+            f"trained to step {document['steps']}: loss {document['loss']:.4f}, {document['seconds_per_step']:.4g} s per "
+            f"step, {document['images_per_second']:.4g} images/s"
+        )
+    if "held_out_top1" in document:
+        lines.append(
+            f"held-out accuracy {100 * document['held_out_top1']:.2f} % on {document['held_out_images']} images "
+            f"(top 5 {100 * document['held_out_top5']:.2f} %)"
+        )
+    for name, key in (
+        ("budget", "budget_bytes"),
+        ("predicted peak", "peak_bytes"),
+        ("measured peak", "arena_high_water_bytes"),
+        ("smallest budget", "min_budget_bytes"),
+    ):
+        lines.append(f"{name:<16}{format_size(document[key]):>12}  ({document[key]} bytes)")
+    lines.append(f"weights sha256  {document['weights_sha256']}")
+    return "\n".join(lines)
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Turn a first SIGINT or SIGTERM into a wish that the loop looks at; a second one ends at once."""
+    wished: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        if wished:
+            raise KeyboardInterrupt
+        wished.append(number)
+
+    earlier = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(wished)
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)

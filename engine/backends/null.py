@@ -1,0 +1,47 @@
+"""A backend that computes nothing: for planning networks of any size and for tests of everything but arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...layers.graph import Graph, Op, Tensor
+from ...memory.arena import Arena
+from .backend import Kernel, Launch
+
+
+class NullBackend:
+    """Plain layouts, one kernel without workspace for everything, launches that do nothing."""
+
+    name = "null"
+
+    def lower(self, graph: Graph) -> Graph:
+        """Return the graph as it is."""
+        return graph
+
+    def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
+        """One kernel without workspace."""
+        return (Kernel("null", 0),)
+
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+        """Something to call that does nothing."""
+        return _nothing
+
+    def encode(self, tensor: Tensor, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+        """Zeros of the tensor's size."""
+        return np.zeros(tensor.nbytes, np.uint8)
+
+    def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Zeros of the tensor's shape."""
+        return np.zeros(tensor.shape, tensor.dtype)
+
+    def version(self) -> str:
+        """Always the same."""
+        return "null"
+
+
+def _nothing(addresses: Sequence[int]) -> None:
+    return None

@@ -1,0 +1,62 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bathyal.scheduler import placement
+from bathyal.scheduler.placement import Rectangle, place
+
+
+@st.composite
+def rectangles(draw):
+    steps = draw(st.integers(1, 30))
+    found = []
+    for _ in range(draw(st.integers(0, 40))):
+        birth = draw(st.integers(0, steps - 1))
+        found.append(Rectangle(birth, draw(st.integers(birth, steps - 1)), 64 * draw(st.integers(0, 20))))
+    return found
+
+
+def overlaps(a, b):
+    return a.birth <= b.death and b.birth <= a.death
+
+
+def live_peak(found):
+    steps = max((r.death for r in found), default=0) + 1
+    return max(sum(r.nbytes for r in found if r.birth <= s <= r.death) for s in range(steps))
+
+
+@given(rectangles(), st.sampled_from([0, 64, 4096]))
+@settings(max_examples=300, deadline=None)
+def test_no_two_rectangles_that_live_together_share_a_byte(found, base):
+    addresses, end = place(found, base)
+    assert len(addresses) == len(found)
+    for i, a in enumerate(found):
+        assert addresses[i] >= base
+        assert addresses[i] + a.nbytes <= end
+        assert addresses[i] % 64 == 0
+        for j in range(i):
+            b = found[j]
+            if overlaps(a, b) and a.nbytes and b.nbytes:
+                assert addresses[i] + a.nbytes <= addresses[j] or addresses[j] + b.nbytes <= addresses[i]
+    assert end - base >= live_peak(found) if found else end == base
+
+
+@given(rectangles())
+@settings(max_examples=100, deadline=None)
+def test_large_plans_take_the_heap_pool_alone_and_still_hold(found):
+    limit = placement.FIRST_FIT_LIMIT
+    placement.FIRST_FIT_LIMIT = 0
+    try:
+        test_no_two_rectangles_that_live_together_share_a_byte.hypothesis.inner_test(found, 0)
+    finally:
+        placement.FIRST_FIT_LIMIT = limit
+
+
+def test_nested_lives_need_no_more_than_the_live_peak():
+    nested = [Rectangle(i, 40 - i, 64 * (1 + i % 3)) for i in range(20)]
+    _, end = place(nested, 0)
+    assert end == live_peak(nested)
+
+
+def test_same_input_same_addresses():
+    found = [Rectangle(i % 7, i % 7 + i % 5, 64 * (i % 11 + 1)) for i in range(60)]
+    assert place(found, 0) == place(list(found), 0)

@@ -1,0 +1,288 @@
+"""What must hold for every plan of every strategy, on random networks."""
+
+import dataclasses
+import logging
+from collections import Counter
+
+import pytest
+from random_networks import natural_order, random_problem
+
+from bathyal.layers.graph import Phase
+from bathyal.layers.kinds import KINDS
+from bathyal.memory.errors import BudgetError, ConfigError, PlanError
+from bathyal.scheduler.bounds import knapsack_seconds
+from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan
+from bathyal.scheduler.planner import STRATEGIES, make_plan
+from bathyal.scheduler.simulate import simulate
+from bathyal.scheduler.verify import verify
+
+SEEDS = range(24)
+PLENTY = 2**40
+
+
+def budgets(problem, strategy):
+    """The smallest that works, the largest worth giving, and some between."""
+    with pytest.raises(BudgetError) as refused:
+        make_plan(problem, strategy, 1)
+    least = refused.value.least_bytes
+    most = make_plan(problem, strategy, PLENTY).peak_bytes
+    return sorted({least, *(least + (max(most, least) - least) * k // 4 for k in range(1, 4)), max(most, least)})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_plans_fit_and_are_what_they_say(seed, strategy):
+    problem = random_problem(seed)
+    for budget in budgets(problem, strategy):
+        plan = make_plan(problem, strategy, budget)
+        verify(plan, problem.graph, problem.costs)
+        assert plan.peak_bytes <= budget
+        assert plan.peak_bytes == max(i.address + i.nbytes for i in plan.instances)
+        assert plan.live_peak_bytes <= plan.peak_bytes
+        assert plan.lower_bound_seconds <= plan.predicted_seconds * (1 + 1e-12)
+        assert live_peak(plan) == plan.live_peak_bytes
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+def live_peak(plan):
+    """By address: at each step the union of the bytes of all that lives."""
+    peak = 0
+    for position in range(len(plan.steps)):
+        covered = sorted((i.address, i.address + i.nbytes) for i in plan.instances if i.birth <= position <= i.death)
+        end = total = 0
+        for first, last in covered:
+            total += max(0, last - max(first, end))
+            end = max(end, last)
+        peak = max(peak, total)
+    return peak
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
+def test_one_byte_under_the_minimum_is_refused_and_names_it(seed, strategy):
+    problem = random_problem(seed)
+    least = budgets(problem, strategy)[0]
+    assert make_plan(problem, strategy, least).peak_bytes <= least
+    with pytest.raises(BudgetError, match=str(least)) as refused:
+        make_plan(problem, strategy, least - 1)
+    assert refused.value.least_bytes == least
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_chain_needs_less_than_liveness_and_liveness_less_than_keep(seed):
+    problem = random_problem(seed)
+    keep, liveness, chain = (budgets(problem, name)[0] for name in ("keep", "liveness", "chain"))
+    assert chain <= liveness < keep
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_keep_gives_each_tensor_its_own_memory_for_the_whole_step(seed):
+    plan = make_plan(random_problem(seed), "keep", PLENTY)
+    tensors = [i for i in plan.instances if i.tensor != NO_TENSOR]
+    assert all((i.birth, i.death) == (0, len(plan.steps) - 1) for i in tensors)
+    assert len({i.address for i in tensors if i.nbytes}) == len([i for i in tensors if i.nbytes])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_operation_runs_and_only_forward_ones_run_again(seed):
+    problem = random_problem(seed)
+    plan = make_plan(problem, "chain", budgets(problem, "chain")[0])
+    runs = Counter(step.op for step in plan.steps)
+    assert set(runs) == set(natural_order(problem.graph))
+    for number, count in runs.items():
+        op = problem.graph.ops[number]
+        if count > 1:
+            assert op.phase is Phase.FORWARD
+            assert not op.updates
+            assert op.kind != "batch_norm_update"
+
+
+def test_a_larger_budget_is_never_slower_and_the_bound_never_higher():
+    for seed in SEEDS:
+        problem = random_problem(seed)
+        found = [make_plan(problem, "chain", budget) for budget in budgets(problem, "chain")]
+        bounds = [plan.lower_bound_seconds for plan in found]
+        assert bounds == sorted(bounds, reverse=True)
+        assert found[-1].predicted_seconds == min(plan.predicted_seconds for plan in found)
+
+
+def test_the_bound_is_reached_when_everything_fits():
+    for seed in SEEDS:
+        problem = random_problem(seed)
+        plan = make_plan(problem, "liveness", PLENTY)
+        assert plan.predicted_seconds == pytest.approx(knapsack_seconds(problem.graph, problem.costs, PLENTY))
+
+
+def test_same_problem_same_plan():
+    for strategy in STRATEGIES:
+        a, b = (make_plan(random_problem(3), strategy, 400_000) for _ in range(2))
+        assert a.to_json() == b.to_json()
+
+
+def test_unknown_strategy_names_the_nearest():
+    with pytest.raises(ConfigError, match="liveness"):
+        make_plan(random_problem(0), "livenes", PLENTY)
+
+
+def test_refusal_of_a_simple_strategy_says_what_chain_needs():
+    problem = random_problem(1)
+    chain = budgets(problem, "chain")[0]
+    with pytest.raises(BudgetError, match=f"'chain' needs {chain} bytes"):
+        make_plan(problem, "liveness", chain)
+
+
+def test_rejected_candidates_log_their_reason(caplog):
+    problem = random_problem(2)
+    with caplog.at_level(logging.INFO, "bathyal.scheduler.planner"):
+        make_plan(problem, "chain", budgets(problem, "chain")[0])
+    assert "chain: " in caplog.text
+
+
+@pytest.fixture(scope="module")
+def case():
+    problem = random_problem(4)
+    return problem, make_plan(problem, "chain", budgets(problem, "chain")[0])
+
+
+class TestVerifierFinds:
+    """Each rule, broken on purpose in a plan that was right."""
+
+    def refused(self, case, match, **changes):
+        problem, plan = case
+        with pytest.raises(PlanError, match=match):
+            verify(dataclasses.replace(plan, **changes), problem.graph, problem.costs)
+
+    def step(self, case, position, **changes):
+        steps = list(case[1].steps)
+        steps[position] = dataclasses.replace(steps[position], **changes)
+        return tuple(steps)
+
+    def instance(self, case, number, **changes):
+        instances = list(case[1].instances)
+        instances[number] = dataclasses.replace(instances[number], **changes)
+        return tuple(instances)
+
+    def test_another_graph(self, case):
+        self.refused(case, "plan for the graph", graph="0" * 64)
+
+    def test_more_than_the_budget(self, case):
+        self.refused(case, "at most", budget_bytes=case[1].peak_bytes - 1)
+
+    def test_a_wrong_peak(self, case):
+        self.refused(case, "highest end", peak_bytes=case[1].peak_bytes - 64)
+
+    def test_a_missing_operation(self, case):
+        last = len(case[1].steps) - 1
+        instances = tuple(
+            dataclasses.replace(i, birth=min(i.birth, last - 1), death=min(i.death, last - 1)) for i in case[1].instances
+        )
+        self.refused(case, "every operation to run", steps=case[1].steps[:-1], instances=instances)
+
+    def test_a_read_before_it_is_made(self, case):
+        problem, plan = case
+        first = next(n for n, s in enumerate(plan.steps) if problem.graph.ops[s.op].phase is Phase.BACKWARD)
+        swapped = list(plan.steps)
+        swapped[0], swapped[first] = swapped[first], swapped[0]
+        self.refused(case, "alive|before it is read", steps=tuple(swapped))
+
+    def test_an_instance_that_died_too_early(self, case):
+        _, plan = case
+        number = next(
+            n for n, i in enumerate(plan.instances) if i.tensor != NO_TENSOR and i.death > i.birth + 3 and i.birth > 0
+        )
+        self.refused(case, "alive", instances=self.instance(case, number, death=plan.instances[number].birth))
+
+    def test_two_live_instances_in_one_place(self, case):
+        _, plan = case
+        a = next(n for n, i in enumerate(plan.instances) if i.tensor != NO_TENSOR and 0 < i.birth and i.death > i.birth)
+        b = next(
+            n
+            for n, i in enumerate(plan.instances)
+            if n != a
+            and i.nbytes
+            and i.tensor != NO_TENSOR
+            and i.address != plan.instances[a].address
+            and i.birth < plan.instances[a].birth < i.death
+            and i.address + plan.instances[a].nbytes < plan.peak_bytes
+        )
+        moved = self.instance(case, a, address=plan.instances[b].address)
+        self.refused(case, "apart|overlap|highest end", instances=moved)
+
+    def test_an_update_that_runs_twice(self, case):
+        problem, plan = case
+        position = next(n for n, s in enumerate(plan.steps) if problem.graph.ops[s.op].updates)
+        again = dataclasses.replace(plan.steps[position], recompute=True)
+        steps = (*plan.steps[: position + 1], again, *plan.steps[position + 1 :])
+        instances = tuple(
+            dataclasses.replace(
+                i, birth=i.birth + (i.birth > position), death=i.death + (i.death > position or i.death == position)
+            )
+            for i in plan.instances
+        )
+        self.refused(case, "no repetition", steps=steps, instances=instances)
+
+    def test_an_old_value_read_after_its_update(self, case):
+        """A recomputation that comes after the parameter it reads was updated."""
+        problem, plan = case
+        graph = problem.graph
+        recomputed = next(
+            n
+            for n, s in enumerate(plan.steps)
+            if s.recompute and any(graph.tensors[t].role.value == "parameter" for t in graph.ops[s.op].inputs)
+        )
+        parameters = {t for t in graph.ops[plan.steps[recomputed].op].inputs if graph.tensors[t].role.value == "parameter"}
+        update = next(n for n, s in enumerate(plan.steps) if parameters & set(graph.ops[s.op].updates))
+        assert update > recomputed
+        order = list(range(len(plan.steps)))
+        order.remove(update)
+        order.insert(recomputed, update)
+        instances = tuple(
+            i if i.tensor == NO_TENSOR else dataclasses.replace(i, birth=0, death=len(plan.steps) - 1)
+            for i in plan.instances
+        )
+        self.refused(
+            case, "old value|computed before", steps=tuple(plan.steps[n] for n in order), instances=instances
+        )
+
+    def test_recompute_flag(self, case):
+        self.refused(case, "recompute", steps=self.step(case, 0, recompute=True))
+
+    def test_unknown_kernel(self, case):
+        self.refused(case, "kernels", steps=self.step(case, 0, kernel=9))
+
+    def test_an_unaligned_address(self, case):
+        self.refused(case, "aligned", instances=self.instance(case, 0, address=8))
+
+    def test_too_few_bytes(self, case):
+        self.refused(case, "bytes", instances=self.instance(case, 0, nbytes=0))
+
+    def test_workspace_of_another_life(self):
+        problem = random_problem(0)
+        kernels = tuple(
+            tuple(dataclasses.replace(k, workspace_bytes=256) for k in row) for row in problem.costs.kernels
+        )
+        problem = dataclasses.replace(problem, costs=dataclasses.replace(problem.costs, kernels=kernels))
+        plan = make_plan(problem, "liveness", PLENTY)
+        position = next(n for n, s in enumerate(plan.steps) if s.workspace != NO_INSTANCE)
+        steps = list(plan.steps)
+        steps[position] = dataclasses.replace(steps[position], workspace=NO_INSTANCE)
+        with pytest.raises(PlanError, match="256 bytes of workspace"):
+            verify(dataclasses.replace(plan, steps=tuple(steps)), problem.graph, problem.costs)
+        instances = list(plan.instances)
+        number = plan.steps[position].workspace
+        instances[number] = dataclasses.replace(instances[number], death=len(plan.steps) - 1)
+        with pytest.raises(PlanError, match="lives at this step alone"):
+            verify(dataclasses.replace(plan, instances=tuple(instances)), problem.graph, problem.costs)
+
+
+def test_kept_outputs_are_the_batch_statistics_alone():
+    assert {name: kind.kept for name, kind in KINDS.items() if kind.kept} == {"batch_norm_training": (1, 2)}
+
+
+def test_simulated_time_is_the_sum_of_the_chosen_kernels():
+    problem = random_problem(5)
+    plan = make_plan(problem, "chain", budgets(problem, "chain")[1])
+    timeline = simulate(plan, problem.costs)
+    assert timeline.seconds == pytest.approx(sum(problem.costs.kernels[s.op][s.kernel].seconds for s in plan.steps))
+    assert timeline.starts[0] == 0
+    assert (timeline.starts[1:] >= timeline.starts[:-1]).all()

@@ -1,0 +1,85 @@
+"""Small random networks, and plans for them, for tests of everything that must hold for any network."""
+
+from __future__ import annotations
+
+import random
+
+from bathyal.engine.backends.null import NullBackend
+from bathyal.engine.lowering import lower
+from bathyal.engine.profile import estimate
+from bathyal.layers import (
+    SGD,
+    AvgPool2d,
+    BatchNorm2d,
+    Branches,
+    Conv2d,
+    Dropout,
+    Flatten,
+    GlobalAvgPool2d,
+    Graph,
+    Identity,
+    Layer,
+    Linear,
+    LocalResponseNorm,
+    MaxPool2d,
+    ReLU,
+    Residual,
+    Sequential,
+    Sigmoid,
+    Tanh,
+    forward_graph,
+    training_graph,
+)
+from bathyal.layers.merge import Add, Concat
+from bathyal.scheduler.kernels import Kernels
+from bathyal.scheduler.placement import lay_out_state
+from bathyal.scheduler.planner import Problem
+
+
+def random_network(seed: int) -> Sequential:
+    """Convolutions with all that may stand between them, residual blocks and branches; dropout and batch norm too."""
+    rng = random.Random(seed)
+    layers: list[Layer] = [Conv2d(rng.choice((4, 6)), 3, padding=1, bias=rng.random() < 0.5)]
+    for _ in range(rng.randint(2, 6)):
+        layers += _part(rng)
+    if rng.random() < 0.5:
+        layers.append(GlobalAvgPool2d())
+    layers.append(Flatten())
+    if rng.random() < 0.5:
+        layers += [Linear(12), ReLU(), Dropout(0.4)]
+    layers.append(Linear(7))
+    return Sequential(*layers, name=f"random{seed}")
+
+
+def _part(rng: random.Random) -> list[Layer]:
+    channels = rng.choice((4, 6, 8))
+    match rng.randrange(8):
+        case 0:
+            return [Conv2d(channels, 3, padding=1), ReLU()]
+        case 1:
+            return [Conv2d(channels, 3, padding=1, bias=False), BatchNorm2d(), ReLU()]
+        case 2:
+            return [rng.choice((Sigmoid(), Tanh(), Dropout(0.3), LocalResponseNorm(3), BatchNorm2d()))]
+        case 3:
+            return [rng.choice((MaxPool2d(3, 1, 1), AvgPool2d(3, 1, 1)))]
+        case 4:
+            body = Sequential(Conv2d(channels, 1), BatchNorm2d(), ReLU(), Conv2d(channels, 3, padding=1), BatchNorm2d())
+            return [Residual(body, Conv2d(channels, 1), ReLU())]
+        case 5:
+            return [Residual(Sequential(ReLU(), Dropout(0.2)))]
+        case 6:
+            return [Branches(Conv2d(channels, 1), Conv2d(channels, 3, padding=1), Identity(), merge=Concat())]
+        case _:
+            return [Branches(Conv2d(channels, 1), Sequential(Conv2d(channels, 1), Tanh()), merge=Add())]
+
+
+def random_problem(seed: int, kernels: Kernels = Kernels.FIXED) -> Problem:
+    """A random network as a planner sees it."""
+    backend = NullBackend()
+    graph = lower(training_graph(forward_graph(random_network(seed), (3, 3, 8, 8)), SGD(0.1, momentum=0.9)), backend)
+    return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
+
+
+def natural_order(graph: Graph) -> list[int]:
+    """Every operation once, in the graph's order."""
+    return [op.id for op in graph.ops]
