@@ -21,12 +21,14 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ..memory.errors import CheckpointError
 from ..memory.sizes import format_size_exact
-from .checkpoint_format import ArraySource, Checkpoint, array_record_nbytes, frame_nbytes, load, write
+from .checkpoint_reader import Checkpoint, load
+from .checkpoint_writer import ArraySource, array_record_nbytes, frame_nbytes, write
 from .data import require_count
 
 __all__ = ["Checkpoint", "checkpoint_path", "load", "newest", "save"]
@@ -66,22 +68,23 @@ def save(directory: Path, step: int, header: Mapping[str, Any], arrays: Iterable
     path = checkpoint_path(directory, step)
     sizes = _Sizes(arrays, str(path), frame_nbytes(str(path), step, header))
     try:
-        _make_directory(directory)
-        _remove_strays(directory)
-        descriptor, temporary = _create_temporary(directory, step)
-    except OSError as error:
-        raise _failed(path, sizes, error) from error
-    try:
+        with _storage():
+            _make_directory(directory)
+            _remove_strays(directory)
+            descriptor, temporary = _create_temporary(directory, step)
         try:
             write(_Output(descriptor).write, str(path), step, header, sizes)
-            _flush(descriptor)
-            _replace(temporary, path)
+            with _storage():
+                os.fsync(descriptor)
+                temporary.replace(path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
         finally:
             os.close(descriptor)
-        _flush_directory(directory)
+        with _storage():
+            _flush_directory(directory)
     except _StorageError as failure:
         raise _failed(path, sizes, failure.error) from failure.error
     _remove_older(directory, step, keep)
@@ -112,6 +115,14 @@ class _StorageError(Exception):
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+@contextmanager
+def _storage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _StorageError(error) from error
 
 
 class _Sizes:
@@ -150,14 +161,13 @@ class _Output:
     def write(self, data: memoryview) -> None:
         written = 0
         while written < len(data):
-            try:
+            with _storage():
                 written += os.write(self._descriptor, data[written : written + _FLUSH_EVERY])
-            except OSError as error:
-                raise _StorageError(error) from error
         self._waiting += written
         if self._waiting >= _FLUSH_EVERY:
             # Under a cgroup's limit, gigabytes of dirty pages would stall the training that goes on beside.
-            _flush(self._descriptor)
+            with _storage():
+                os.fdatasync(self._descriptor)
             self._waiting = 0
 
 
@@ -229,28 +239,14 @@ def _remove_older(directory: Path, step: int, keep: int) -> None:
 
 def _steps(directory: Path) -> list[int]:
     try:
-        names = [path.name for path in directory.iterdir()]
+        names = {path.name for path in directory.iterdir()}
     except FileNotFoundError:
         return []
     except OSError as error:
         raise CheckpointError(str(directory), "a directory to read", error.strerror or str(error)) from error
-    matches = (_NAME.fullmatch(name) for name in names)
-    # Only names that we write: "step-0000000001.bathyal" would be looked for under another name.
-    return [step for found in matches if found and len(found[1]) == len(f"{(step := int(found[1])):08d}")]
-
-
-def _flush(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise _StorageError(error) from error
-
-
-def _replace(temporary: Path, path: Path) -> None:
-    try:
-        temporary.replace(path)
-    except OSError as error:
-        raise _StorageError(error) from error
+    steps = [int(found[1]) for found in map(_NAME.fullmatch, names) if found]
+    # A name with more zeros than we write is someone else's: the step would be looked for under our name.
+    return [step for step in set(steps) if checkpoint_path(directory, step).name in names]
 
 
 def _flush_directory(directory: Path) -> None:
@@ -262,4 +258,4 @@ def _flush_directory(directory: Path) -> None:
             os.close(descriptor)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # Some file systems cannot flush a directory.
-            raise _StorageError(error) from error
+            raise

@@ -352,6 +352,7 @@ class Trainer:
                 )
             return False
         self._compare(found.path, found.header)
+        self.close()  # plans made so far may have chosen other kernels
         self._session.known_kernels = {k: tuple(names) for k, names in found.header["kernels"].items()}
         state = self.state
         for name, values in found.arrays():

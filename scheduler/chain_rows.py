@@ -66,9 +66,10 @@ class Numbers:
     savings: tuple[tuple[Saving, ...], ...]
     least_seconds: float
 
-    def reach(self, i: int) -> Ints:
-        """For j = i+1, i+2, …: units beside x_i and the waiting gradient to run from x_i to x_j, storing nothing."""
-        need = self.inputs[i:-2] + self.plain[i:-1]
+    def reach(self, i: int, end: int | None = None) -> Ints:
+        """For j = i+1, …, end-1 (all): units beside x_i and the waiting gradient to run from x_i to x_j, storing nothing."""
+        stop = len(self.plain) - 1 if end is None else end - 1
+        need = self.inputs[i:stop] + self.plain[i:stop]
         if len(need):
             need[0] = self.plain[i]  # x_i itself is counted elsewhere
         reached: Ints = np.maximum.accumulate(need)

@@ -1,0 +1,191 @@
+"""The command line as a user meets it: in processes of its own."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bathyal.cli import main
+
+SMALL = ["small_resnet", "--image", "8", "--batch", "8", "--costs", "analytic"]
+FIXED = [*SMALL, "--kernels", "fixed", "--threads", "1", "--json"]
+PLAN_FIELDS = {
+    "strategy", "feasible", "budget_bytes", "min_budget_bytes", "peak_bytes", "arena_bytes", "live_peak_bytes",
+    "predicted_seconds", "lower_bound_seconds", "recomputed_ops", "ops", "layers", "parameters", "planning_seconds",
+}  # fmt: skip
+TRAIN_FIELDS = PLAN_FIELDS | {
+    "loss", "seconds_per_step", "images_per_second", "arena_high_water_bytes", "weights_sha256",
+}  # fmt: skip
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "bathyal", *map(str, arguments)], capture_output=True, text=True, timeout=300, **options
+    )
+
+
+def test_plan_prints_its_fields(capsys):
+    assert main(["plan", *SMALL, "--device", "null", "--memory", "4 MiB", "--json"]) == 0
+    (document,) = lines(capsys.readouterr().out)
+    assert document.keys() >= PLAN_FIELDS
+    assert document["feasible"] is True
+    assert document["peak_bytes"] <= document["budget_bytes"] == 4 * 2**20
+
+
+def test_plan_that_cannot_be_says_so(capsys):
+    assert main(["plan", *SMALL, "--device", "null", "--memory", "1 KiB", "--json"]) == 1
+    (document,) = lines(capsys.readouterr().out)
+    assert document["feasible"] is False
+    least = document["min_budget_bytes"]
+    assert main(["plan", *SMALL, "--device", "null", "--memory", str(least), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["plan", *SMALL, "--device", "null", "--memory", str(least - 1)]) == 1
+    assert str(least) in capsys.readouterr().err
+
+
+def test_plan_in_words(capsys):
+    assert main(["plan", "resnet50", "--device", "null", "--memory", "700 MiB"]) == 0
+    text = capsys.readouterr().out
+    for words in ("25.56 M parameters", "strategy auto", "700.0 MiB", "held at loss", "layer4.2"):
+        assert words in text
+
+
+@pytest.mark.parametrize("model", ["alexnet", "vgg16", "vgg19_bn", "resnet152", "resnet:1,1,2,1"])
+def test_plan_of_large_networks_without_their_memory(model, capsys):
+    assert main(["plan", model, "--device", "null", "--batch", "64", "--memory", "40 GiB", "--json"]) == 0
+    assert lines(capsys.readouterr().out)[0]["feasible"]
+
+
+def test_train_prints_a_line_a_step_and_the_summary():
+    done = command("train", *FIXED, "--memory", "4 MiB", "--steps", "5")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    *steps, summary = lines(done.stdout)
+    assert [s["step"] for s in steps] == [1, 2, 3, 4, 5]
+    assert summary.keys() >= TRAIN_FIELDS
+    assert summary["arena_high_water_bytes"] == summary["peak_bytes"] <= 4 * 2**20
+    assert summary["loss"] == steps[-1]["loss"]
+
+
+def test_weights_are_equal_for_every_strategy_and_budget():
+    least = json.loads(command("plan", *FIXED, "--strategy", "chain", "--memory", "4 MiB").stdout)["min_budget_bytes"]
+    digests = {
+        json.loads(command("train", *FIXED, "--steps", "5", *choice).stdout.splitlines()[-1])["weights_sha256"]
+        for choice in (
+            ("--strategy", "keep"),
+            ("--strategy", "liveness"),
+            ("--strategy", "chain", "--memory", least),
+            ("--strategy", "chain", "--memory", least * 5 // 4),
+            ("--memory", "4 MiB"),
+        )
+    }
+    assert len(digests) == 1
+
+
+def test_digits_are_learned_and_reported(capsys):
+    arguments = ["--batch", "64", "--memory", "4 MiB", "--steps", "30", "--costs", "analytic"]
+    assert main(["train", "small_resnet", "--data", "digits", *arguments]) == 0
+    text = capsys.readouterr().out
+    for words in ("held-out accuracy", "budget", "predicted peak", "measured peak", "weights sha256"):
+        assert words in text
+
+
+def test_a_folder_of_images(tmp_path, capsys):
+    from PIL import Image
+
+    for part in ("train", "val"):
+        for label, color in (("black", 10), ("white", 240)):
+            (tmp_path / part / label).mkdir(parents=True)
+            for number in range(8):
+                Image.new("RGB", (12, 10), (color, color, color)).save(tmp_path / part / label / f"{number}.png")
+    arguments = ["--data", str(tmp_path), "--epochs", "6", "--lr", "0.02", "--json"]
+    assert main(["train", *SMALL, *arguments]) == 0
+    assert lines(capsys.readouterr().out)[-1]["held_out_top1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "resnet5"], "resnet50"),
+        (["plan", "resnet50", "--memory", "12 parsecs"], "12 parsecs"),
+        (["plan", "resnet50", "--memory", "1 Gb"], "bits"),
+        (["plan", "resnet50", "--batch", "0"], "--batch"),
+        (["train", *SMALL, "--device", "null"], "plan"),
+        (["train", *SMALL, "--resume"], "--checkpoint"),
+        (["train", *SMALL, "--data", "/nowhere/at/all"], "/nowhere/at/all"),
+        (["train", *SMALL, "--strategy", "liveliness"], "liveness"),
+        (["train", *SMALL, "--memory", "900 TiB"], "free"),
+        (["train", *SMALL, "--steps", "0"], "--steps"),
+    ],
+)
+def test_mistakes_end_in_one_line_that_helps(arguments, message, capsys):
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("bathyal: ")
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_info(capsys):
+    assert main(["info", "--json"]) == 0
+    (document,) = lines(capsys.readouterr().out)
+    assert {"resnet2500", "vgg16"} <= document["models"].keys()
+    assert main(["info"]) == 0
+    assert "resnet2500" in capsys.readouterr().out
+
+
+def test_interrupt_saves_and_resume_goes_on(tmp_path):
+    whole = command("train", *FIXED, "--steps", "40")
+    expected = lines(whole.stdout)[-1]["weights_sha256"]
+    arguments = ["train", *FIXED, "--steps", "40", "--checkpoint", str(tmp_path / "runs")]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with subprocess.Popen(
+            [sys.executable, "-m", "bathyal", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            process.stdout.readline()
+            process.send_signal(number)
+            _, error = process.communicate(timeout=120)
+        assert process.returncode == 130
+        assert "--resume" in error
+        arguments = [*arguments, "--resume"] if "--resume" not in arguments else arguments
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout)[-1]["weights_sha256"] == expected
+    again = command("train", *FIXED, "--steps", "40", "--checkpoint", tmp_path / "runs")
+    assert again.returncode == 1
+    assert "--resume" in again.stderr
+
+
+def test_killed_at_random_moments_the_run_ends_with_the_same_weights(tmp_path):
+    steps = 60
+    expected = lines(command("train", *FIXED, "--steps", steps).stdout)[-1]["weights_sha256"]
+    rng = random.Random(7)
+    arguments = ["train", *FIXED, "--steps", steps, "--checkpoint", tmp_path, "--checkpoint-every", 1, "--resume"]
+    kills, last_step = 0, 0
+    while kills < 20:
+        with subprocess.Popen(
+            [sys.executable, "-m", "bathyal", *map(str, arguments)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            first = process.stdout.readline()
+            if "weights_sha256" in first:
+                break
+            time.sleep(rng.uniform(0.0, 0.06))
+            os.kill(process.pid, signal.SIGKILL)
+            rest = process.stdout.read()
+        kills += 1
+        seen = [json.loads(line).get("step", 0) for line in (first + rest).splitlines() if line.endswith("}")]
+        assert seen[0] >= last_step, "nothing that was saved is lost"
+        last_step = seen[0]
+    assert kills >= 10
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout)[-1]["weights_sha256"] == expected

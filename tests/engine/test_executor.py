@@ -1,0 +1,174 @@
+"""Whole plans on devices that check: no race, no byte beyond the plan, no dependence on what the arena held."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from random_networks import random_network, random_problem
+
+from bathyal.engine.backends.null import NullBackend
+from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.engine.executor import Executor
+from bathyal.engine.lowering import lower
+from bathyal.engine.profile import estimate
+from bathyal.engine.state import State
+from bathyal.layers import SGD, forward_graph, training_graph
+from bathyal.memory.arena import Arena
+from bathyal.memory.errors import BudgetError, DataError
+from bathyal.memory.host import HostDevice
+from bathyal.memory.simulated import RaceError, SimulatedDevice
+from bathyal.scheduler.kernels import Kernels
+from bathyal.scheduler.placement import lay_out_state
+from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+
+SHAPE = (3, 3, 8, 8)
+
+
+def problem_of(seed, kernels=Kernels.FIXED, dtype="float32"):
+    backend = ReferenceBackend()
+    graph = lower(training_graph(forward_graph(random_network(seed), SHAPE, dtype), SGD(0.05, momentum=0.9)), backend)
+    return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
+
+
+def least_bytes(problem, strategy):
+    with pytest.raises(BudgetError) as refused:
+        make_plan(problem, strategy, 1)
+    return refused.value.least_bytes
+
+
+def feeds(step, dtype="float32"):
+    rng = np.random.default_rng(step)
+    return {
+        "images": rng.normal(size=SHAPE).astype(dtype),
+        "labels": rng.integers(0, 7, SHAPE[0]),
+        "scalars": np.array([0.05, 1.0]),
+        "random_key": np.array([11, step], np.int64),
+    }
+
+
+def run(problem, plan, device, steps=3, seed=5):
+    """Losses and the digest of the weights after a few steps."""
+    backend = ReferenceBackend()
+    state = State(problem.graph, problem.state, backend, device)
+    state.initialize(seed)
+    executor = Executor(plan, problem.graph, backend, device)
+    executor.bind()
+    losses = [executor.run(feeds(step))["loss"].tobytes() for step in range(steps)]
+    return losses, state.weights_sha256(), executor
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_strategy_and_budget_gives_the_bits_of_keep(seed):
+    problem = problem_of(seed)
+    plans = [make_plan(problem, "keep", 2**40)]
+    for strategy in ("liveness", "chain"):
+        least = least_bytes(problem, strategy)
+        most = make_plan(problem, strategy, 2**40).peak_bytes
+        plans += [make_plan(problem, strategy, least + (most - least) * k // 3) for k in range(4)]
+    results = []
+    for plan in plans:
+        arena = Arena(plan.peak_bytes)
+        arena.poison(0xFF, 0, arena.nbytes)  # NaN in every float that is read before it is written
+        with arena, HostDevice(arena) as device:
+            losses, digest, executor = run(problem, plan, device)
+            assert executor.high_water_bytes == plan.peak_bytes
+            results.append((losses, digest))
+    assert np.isfinite(np.frombuffer(b"".join(results[0][0]), np.float32)).all()
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_byte_beyond_the_peak_is_touched_and_the_peak_is_reached(seed):
+    problem = problem_of(seed)
+    plan = make_plan(problem, "chain", least_bytes(problem, "chain"))
+    margin = 1 << 16
+    touched = np.zeros(plan.peak_bytes + margin, bool)
+    for pattern in (0x55, 0xAA):
+        arena = Arena(plan.peak_bytes + margin)
+        arena.poison(pattern, 0, arena.nbytes)
+        with arena, HostDevice(arena) as device:
+            run(problem, plan, device, steps=1)
+            touched |= arena.memory != pattern
+    assert not touched[plan.peak_bytes :].any()
+    assert plan.peak_bytes - 64 <= np.flatnonzero(touched).max() < plan.peak_bytes
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", range(5))
+def test_simulated_device_finds_no_race_and_gives_the_same_bits(seed, strategy):
+    problem = problem_of(seed)
+    plan = make_plan(problem, strategy, least_bytes(problem, strategy))
+    with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+        expected = run(problem, plan, device)[:2]
+    for order in range(6):
+        with Arena(plan.peak_bytes) as arena, SimulatedDevice(arena, order) as simulated:
+            assert run(problem, plan, simulated)[:2] == expected
+
+
+@pytest.mark.parametrize("queue", ["compute", "inward"])
+def test_simulated_device_finds_each_wait_that_is_left_out(queue, monkeypatch):
+    problem = problem_of(1)
+    plan = make_plan(problem, "chain", least_bytes(problem, "chain"))
+    found = 0
+    for order in range(20):
+        with Arena(plan.peak_bytes) as arena, SimulatedDevice(arena, order) as simulated:
+            monkeypatch.setattr(getattr(simulated, queue), "wait", lambda event: None)
+            # The host waits for the results of each step, which orders the next upload after it; without that
+            # synchronization only the event does.
+            if queue == "inward":
+                monkeypatch.setattr(simulated.out, "synchronize", lambda: None)
+            try:
+                run(problem, plan, simulated)
+                simulated.compute.synchronize()
+                simulated.inward.synchronize()
+            except RaceError:
+                found += 1
+    assert found == 20
+
+
+def test_null_backend_reaches_the_predicted_peak():
+    for seed in range(12):
+        problem = random_problem(seed)
+        for strategy in STRATEGIES:
+            plan = make_plan(problem, strategy, least_bytes(problem, strategy))
+            with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+                executor = Executor(plan, problem.graph, NullBackend(), device)
+                executor.bind()
+                outputs = executor.run(feeds(0))
+                assert executor.high_water_bytes == plan.peak_bytes
+                assert outputs["loss"].shape == (1,)
+
+
+def test_kernels_that_fit_use_the_bytes_that_are_free_and_never_more():
+    problem = problem_of(3, Kernels.FIT)
+    costs = problem.costs
+    # Give the largest kernel of each operation the least time, so that it is wanted.
+    rows = tuple(
+        tuple(dataclasses.replace(k, seconds=1e-3 / (1 + k.workspace_bytes)) for k in row) for row in costs.kernels
+    )
+    problem = dataclasses.replace(problem, costs=dataclasses.replace(costs, kernels=rows))
+    least = least_bytes(problem, "chain")
+    tight, roomy = make_plan(problem, "chain", least), make_plan(problem, "chain", least * 8)
+    assert tight.peak_bytes <= least
+    assert roomy.predicted_seconds < tight.predicted_seconds
+    workspace = [sum(i.nbytes for i in plan.instances if i.tensor == -1) for plan in (tight, roomy)]
+    assert workspace[0] < workspace[1]
+
+
+def test_recomputation_uses_the_kernel_of_the_first_run():
+    for seed in range(8):
+        problem = problem_of(seed, Kernels.FIT)
+        plan = make_plan(problem, "chain", least_bytes(problem, "chain"))
+        kernels = {}
+        for step in plan.steps:
+            assert kernels.setdefault(step.op, step.kernel) == step.kernel
+
+
+def test_a_missing_feed_is_named():
+    problem = problem_of(0)
+    plan = make_plan(problem, "liveness", 2**40)
+    with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+        executor = Executor(plan, problem.graph, ReferenceBackend(), device)
+        executor.bind()
+        with pytest.raises(DataError, match="images"):
+            executor.run({})
