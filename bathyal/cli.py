@@ -60,7 +60,9 @@ def _network(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--device", choices=["auto", *BACKENDS], default="auto", help="what computes; 'null' plans any size"
     )
-    command.add_argument("--costs", choices=COSTS, default="measured", help="measured on this machine, or by arithmetic")
+    command.add_argument(
+        "--costs", choices=COSTS, default="measured", help="measured on this machine, or by arithmetic"
+    )
     command.add_argument("--dtype", choices=DTYPES, default="float32", help="type of all numbers (default: float32)")
     command.add_argument("--threads", type=int, default=None, help="of the backend (default: all cores)")
     command.add_argument("--seed", type=int, default=0, help="of first values, dropout and shuffling (default: 0)")
@@ -75,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = parser().parse_args(arguments)
     logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(levelname)s: %(message)s",
+        stream=sys.stderr,
     )
     try:
         status: int = options.run(options)

@@ -44,7 +44,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--steps", type=int, default=None, help="stop after this many steps in all")
     command.add_argument("--epochs", type=int, default=None, help="stop after this many epochs in all (default: 1)")
     command.add_argument(
-        "--schedule", choices=["constant", "cosine"], default="constant", help="of the learning rate (default: constant)"
+        "--schedule",
+        choices=["constant", "cosine"],
+        default="constant",
+        help="of the learning rate (default: constant)",
     )
     command.add_argument("--augment", action="store_true", help="crop and flip images at random (folders of images)")
     command.add_argument("--checkpoint", type=Path, default=None, metavar="DIR", help="keep checkpoints in this folder")
@@ -164,7 +167,10 @@ def resume(options: argparse.Namespace, trainer: Trainer) -> None:
     found, damaged = checkpoint.newest(options.checkpoint) if options.checkpoint.is_dir() else (None, [])
     if found is not None or damaged:
         raise CheckpointError(
-            str(options.checkpoint), "an empty folder", "checkpoints of an earlier run", "Add --resume, or take another."
+            str(options.checkpoint),
+            "an empty folder",
+            "checkpoints of an earlier run",
+            "Add --resume, or take another.",
         )
 
 

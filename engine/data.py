@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ Batch: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """Images (N, C, H, W) and labels (N,)."""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Batches of images (N, C, H, W) and integer labels (N,), epoch after epoch."""
 

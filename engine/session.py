@@ -100,7 +100,9 @@ def only_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTa
         # Indices must stay those of the backend: the others are priced out, not removed.
         if name not in [k.name for k in row]:
             return None
-        rows.append(tuple(k if k.name == name else replace(k, seconds=float("inf"), workspace_bytes=2**62) for k in row))
+        rows.append(
+            tuple(k if k.name == name else replace(k, seconds=float("inf"), workspace_bytes=2**62) for k in row)
+        )
     return CostTable(tuple(rows))
 
 
@@ -197,7 +199,12 @@ class Session:
         # Once there is state in the arena, nothing may be timed there any more.
         if self.settings.costs == "measured" and not self._programs and training_batch:
             costs = measure(
-                graph, self.backend, self.device.arena, threads=self.threads, folder=self._cache, progress=self._progress
+                graph,
+                self.backend,
+                self.device.arena,
+                threads=self.threads,
+                folder=self._cache,
+                progress=self._progress,
             )
         else:
             costs = estimate(graph, self.backend)

@@ -24,7 +24,8 @@ from ..memory.errors import BudgetError, CheckpointError, ConfigError, DataError
 from ..memory.host import HostDevice
 from ..scheduler.plan import Plan
 from . import checkpoint
-from .data import FromIterable, Source, as_batch
+from .batches import as_batch
+from .data import FromIterable, Source
 from .session import Mode, Planned, Session
 from .settings import Settings
 from .state import State
@@ -254,7 +255,7 @@ class Trainer:
         """The network's outputs (n, classes) for any number of images, before softmax; `argmax(1)` is the class."""
         _ = self.state
         size = self.settings.input_shape[0]
-        parts = []
+        parts: list[Array] = []
         for start in range(0, len(images), size):
             part = images[start : start + size]
             checked = self._checked(part, np.zeros(len(part), np.int64))

@@ -25,27 +25,27 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ..memory.errors import ConfigError
+from ..memory.errors import BudgetError, ConfigError
 from .chain_memory import minimum_budget, minimum_plan
-from .chain_rows import Ints, Numbers, Rounding, Rows, StepWriter, numbers, rows_of
+from .chain_rows import Ints, Numbers, Rounding, Rows, StepWriter, keep_everything, numbers, rows_of, unit_bytes
 from .chain_steps import (
     Backward,
     Block,
     Chain,
+    ChainSolution,
     ForwardCheckpoint,
     ForwardDiscard,
     ForwardSave,
     Option,
     Step,
     check_chain,
-    sensible_backward_transient,
     simulate_chain,
 )
+from .chain_twice import solve_at_most_twice
 
 __all__ = [
     "Backward",
@@ -62,38 +62,22 @@ __all__ = [
     "minimum_plan",
     "simulate_chain",
     "solve",
+    "solve_at_most_twice",
 ]
 
 _log = logging.getLogger(__name__)
 _Float32s = npt.NDArray[np.float32]
 _WINDOW = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ChainSolution:
-    """A plan of a chain, or a bound.
-
-    Attributes:
-        steps: the plan; empty where sizes were rounded down, as no plan stands behind a bound.
-        seconds: its replayed time, or the bound.
-        unit_bytes: what sizes were rounded to.
-    """
-
-    steps: tuple[Step, ...]
-    seconds: float
-    unit_bytes: int
+_QUICK = 1_500_000_000
 
 
 def default_slots(chain: Chain) -> int:
-    """Slots for which the exact program takes seconds and less than half a GiB; 0 where no useful number does.
+    """Slots with which the exact program takes about three seconds at most: 2000, 1000 or 500; 0 if even 500 are too many.
 
-    2000 rounds away about a percent of time at most; halved while the work is too much, down to 250.
+    The rule counts table cells times splits, so it is the same on every machine.
     """
-    rows = rows_of(chain)
-    for slots in (2000, 1000, 500, 250):
-        if rows.candidates() * slots <= 8e9 and rows.count * slots <= 1.2e8:
-            return slots
-    return 0
+    candidates = rows_of(chain).candidates()
+    return next((slots for slots in (2000, 1000, 500) if candidates * slots <= _QUICK), 0)
 
 
 def solve(
@@ -104,18 +88,24 @@ def solve(
     rounding: Rounding = "up",
     collapse_runs: bool = True,
 ) -> ChainSolution | None:
-    """The fastest plan within a budget (the chain's input included), or None if none fits at this rounding.
+    """The fastest plan found within a budget, which counts the chain's input too; None if there is none.
 
-    `slots` is how many units the budget has, by default `default_slots`, but at least 100. `rounding="down"` gives a
-    certified lower bound instead, and None means that no memory-persistent plan fits at all. `collapse_runs=False` is
-    the same program with one row for each interval, for tests.
+    With `slots` the exact program at that many units a budget; None may then be the rounding's fault. Without, the best
+    of the exact program at `default_slots` and `solve_at_most_twice`, and where both find nothing `minimum_plan`: None
+    means that the budget is below `minimum_budget`.
+
+    `rounding="down"` gives a certified lower bound for memory-persistent plans instead of a plan, by default with
+    `default_slots` or else 100; None then means that no such plan fits. `collapse_runs=False` is the same program with
+    one row for each interval.
 
     Raises:
         ConfigError: numbers that make no sense, no slots.
     """
     check_chain(chain)
+    if slots is None and rounding == "down":
+        slots = default_slots(chain) or 100
     if slots is None:
-        slots = max(default_slots(chain), 100)
+        return _solve_by_size(chain, budget_bytes)
     if slots < 1:
         raise ConfigError("chain planner", "at least one slot", str(slots))
     if budget_bytes < 1:
@@ -136,37 +126,27 @@ def solve(
         _log.debug("chain of %d blocks: no plan in %d units of %d bytes", len(chain.blocks), room, unit)
         return None
     if rounding == "down":
-        # A value is a tree of sums of at most L + 2 levels with two roundings each: below the true one by no more.
+        # A value is a tree of sums of at most L + 2 levels with few roundings each: below the true one by no more.
         slack = 1.0 - (len(chain.blocks) + 2) * 2.0**-22
         return ChainSolution((), sizes.least_seconds + max(slack, 0.0) * extra, unit)
     steps = table.plan(chain, room)
     return ChainSolution(steps, simulate_chain(chain, steps)[1], unit)
 
 
-def keep_everything(chain: Chain) -> tuple[Step, ...]:
-    """The plan without recomputation, each block with its fastest option."""
-    writer = StepWriter(chain)
-    for i, savings in enumerate(numbers(chain).savings):
-        writer.save(i, savings[0].index)
-    for i in reversed(range(len(chain.blocks))):
-        writer.backward(i)
-    return tuple(writer.steps)
-
-
-def unit_bytes(chain: Chain, budget_bytes: int, slots: int) -> int:
-    """The unit that all sizes share if it divides the budget into few enough slots, else budget / slots, rounded up."""
-    shared = 0
-    blocks = chain.blocks
-    for i, block in enumerate(blocks):
-        d_next = blocks[i + 1].input_gradient_bytes if i + 1 < len(blocks) else 0
-        shared = math.gcd(shared, block.input_bytes, block.input_gradient_bytes)
-        shared = math.gcd(shared, max(block.plain_forward_transient_bytes, 0))
-        for option in block.options:
-            backward = sensible_backward_transient(option, block.input_gradient_bytes, d_next)
-            shared = math.gcd(shared, option.saved_bytes, max(option.forward_transient_bytes, 0), backward)
-    if shared and budget_bytes // shared <= slots:
-        return shared
-    return -(-budget_bytes // slots)
+def _solve_by_size(chain: Chain, budget_bytes: int) -> ChainSolution | None:
+    slots = default_slots(chain)
+    found = [solve_at_most_twice(chain, budget_bytes)]
+    if slots:
+        found.append(solve(chain, budget_bytes, slots))
+    plans = [solution for solution in found if solution is not None]
+    if plans:
+        return min(plans, key=lambda solution: solution.seconds)
+    try:
+        steps = minimum_plan(chain, budget_bytes)
+    except BudgetError as error:
+        _log.debug("chain of %d blocks: %s", len(chain.blocks), error)
+        return None
+    return ChainSolution(steps, simulate_chain(chain, steps)[1], 1)
 
 
 class Table:

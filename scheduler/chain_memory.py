@@ -60,7 +60,9 @@ class _Minima:
 
     def _split_needs(self, i: int, l: int, starting: Ints, ending: Ints, reach: Ints) -> Ints:  # noqa: E741
         """For j = i+1..l the bytes of: run to x_j storing x_i, then (j, l), then (i, j-1)."""
-        needs: Ints = np.maximum(reach + self._sizes.gradients[l + 1], self._sizes.inputs[i + 1 : l + 1] + self.least[ending])
+        needs: Ints = np.maximum(
+            reach + self._sizes.gradients[l + 1], self._sizes.inputs[i + 1 : l + 1] + self.least[ending]
+        )
         return np.maximum(needs, self.least[starting], out=needs)
 
     def choose(self, i: int, l: int, nbytes: int) -> tuple[float, int, int]:  # noqa: E741
@@ -118,7 +120,10 @@ def minimum_plan(chain: Chain, budget_bytes: int | None = None) -> tuple[Step, .
     if room < least:
         smallest = least + int(sizes.inputs[0])
         raise BudgetError(
-            "chain plan", f"at least {smallest} bytes", f"{budget_bytes} bytes", f"the smallest that works is {smallest}"
+            "chain plan",
+            f"at least {smallest} bytes",
+            f"{budget_bytes} bytes",
+            f"the smallest that works is {smallest}",
         )
     writer = StepWriter(chain)
     pending: list[tuple[int, int, int]] = [(0, last, room)]  # l = -1: the backward of i

@@ -9,6 +9,7 @@ Not checked: the chain itself, see `chain_steps.check_chain`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -16,7 +17,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .chain_steps import Backward, Chain, ForwardCheckpoint, ForwardDiscard, ForwardSave, Step, sensible_backward_transient
+from .chain_steps import (
+    Backward,
+    Chain,
+    ForwardCheckpoint,
+    ForwardDiscard,
+    ForwardSave,
+    Step,
+    sensible_backward_transient,
+)
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -111,7 +120,12 @@ def numbers(chain: Chain, unit: int = 1, rounding: Rounding = "up") -> Numbers:
     plain = [inputs[i + 1] + units(max(b.plain_forward_transient_bytes, 0)) for i, b in enumerate(blocks)]
     started = np.concatenate([[0.0], np.cumsum([b.plain_forward_seconds for b in blocks])])
     return Numbers(
-        np.array(inputs, np.int64), np.array(gradients, np.int64), np.array(plain, np.int64), started, tuple(savings), least
+        np.array(inputs, np.int64),
+        np.array(gradients, np.int64),
+        np.array(plain, np.int64),
+        started,
+        tuple(savings),
+        least,
     )
 
 
@@ -207,3 +221,29 @@ class StepWriter:
     def backward(self, i: int) -> None:
         """Run the backward of block i."""
         self.steps.append(Backward(i))
+
+
+def keep_everything(chain: Chain) -> tuple[Step, ...]:
+    """The plan without recomputation, each block with its fastest option."""
+    writer = StepWriter(chain)
+    for i, savings in enumerate(numbers(chain).savings):
+        writer.save(i, savings[0].index)
+    for i in reversed(range(len(chain.blocks))):
+        writer.backward(i)
+    return tuple(writer.steps)
+
+
+def unit_bytes(chain: Chain, budget_bytes: int, slots: int) -> int:
+    """The unit that all sizes share if it divides the budget into few enough slots, else budget / slots, rounded up."""
+    shared = 0
+    blocks = chain.blocks
+    for i, block in enumerate(blocks):
+        d_next = blocks[i + 1].input_gradient_bytes if i + 1 < len(blocks) else 0
+        shared = math.gcd(shared, block.input_bytes, block.input_gradient_bytes)
+        shared = math.gcd(shared, max(block.plain_forward_transient_bytes, 0))
+        for option in block.options:
+            backward = sensible_backward_transient(option, block.input_gradient_bytes, d_next)
+            shared = math.gcd(shared, option.saved_bytes, max(option.forward_transient_bytes, 0), backward)
+    if shared and budget_bytes // shared <= slots:
+        return shared
+    return -(-budget_bytes // slots)

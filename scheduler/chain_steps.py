@@ -109,6 +109,21 @@ class Backward:
 Step: TypeAlias = ForwardDiscard | ForwardCheckpoint | ForwardSave | Backward
 
 
+@dataclass(frozen=True, slots=True)
+class ChainSolution:
+    """A plan of a chain, or a bound.
+
+    Attributes:
+        steps: the plan; empty where sizes were rounded down, as no plan stands behind a bound.
+        seconds: its replayed time, or the bound.
+        unit_bytes: what sizes were rounded to.
+    """
+
+    steps: tuple[Step, ...]
+    seconds: float
+    unit_bytes: int
+
+
 def check_chain(chain: Chain) -> None:
     """Refuse numbers that make no sense.
 

@@ -6,7 +6,8 @@
                                      saved:  Σ_{i<=q<j} plain seconds + TWICE(j, m - a_j)
                                      m >= max( P(i,j,L), what saving i..j-1 needs while δ_j waits )
 
-O(L² slots) at worst, less where few blocks fit the budget at once. A segment that runs again saves with one rank of
+O(L² slots) at worst, less where few blocks fit the budget at once; segments above 256 blocks are tried at every 64th of
+their length only. A segment that runs again saves with one rank of
 option throughout: all fastest, all second fastest, … (a block with fewer options stays at its last). Never better than
 `chain_dp.solve` at the same unit; equal for most generous budgets; finds nothing where budgets are very tight.
 
@@ -22,9 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..memory.errors import ConfigError
-from .chain_dp import ChainSolution, keep_everything, unit_bytes
-from .chain_rows import Floats, Ints, Numbers, StepWriter, numbers
-from .chain_steps import Chain, Step, check_chain, simulate_chain
+from .chain_rows import Floats, Ints, Numbers, StepWriter, keep_everything, numbers, unit_bytes
+from .chain_steps import Chain, ChainSolution, Step, check_chain, simulate_chain
 
 
 def solve_at_most_twice(chain: Chain, budget_bytes: int, slots: int = 2000) -> ChainSolution | None:
@@ -85,6 +85,14 @@ def _ranks(sizes: Numbers) -> list[_Rank]:
     return found
 
 
+def _lengths(n: int) -> Ints:
+    """Segment lengths that are tried: all up to 256, then in steps of a 64th, as neighbours differ by next to nothing."""
+    found = [*range(1, min(n, 257))]
+    while found and found[-1] + found[-1] // 64 < n and found[-1] >= 256:
+        found.append(found[-1] + found[-1] // 64)
+    return np.array(found, np.int64)
+
+
 class _Table:
     """Extra seconds (n, room + 1) of TWICE; +inf where nothing fits."""
 
@@ -94,21 +102,24 @@ class _Table:
         n = len(sizes.savings)
         self.extra = np.full((n, room + 1), np.inf, np.float32)
         inputs = sizes.inputs.tolist()
+        lengths = _lengths(n)
         for i in range(n - 1, -1, -1):
             row = self.extra[i]
             for saving in sizes.savings[i]:
                 need, extra = saving.need(0), np.float32(saving.extra_seconds)
                 if need <= room:
-                    rest = self.extra[i + 1, need - saving.saved : room + 1 - saving.saved] if i + 1 < n else np.float32(0)
+                    rest = (
+                        self.extra[i + 1, need - saving.saved : room + 1 - saving.saved] if i + 1 < n else np.float32(0)
+                    )
                     np.minimum(row[need:], rest + extra, out=row[need:])
             for rank in self._ranks:
                 needs, seconds = self._segments(i, rank)
                 count = int(needs.searchsorted(room, side="right"))
-                needs, seconds = needs[:count], seconds[:count]
-                j = np.arange(i + 1, i + 1 + count)
+                tried = lengths[: lengths.searchsorted(count, side="right")]
+                needs, seconds, j = needs[tried - 1], seconds[tried - 1], i + tried
                 best = seconds + self.extra[j, room - sizes.inputs[j]]  # rows are non-increasing in m
                 for at in np.flatnonzero(best < row[needs]).tolist():
-                    need, split = int(needs[at]), i + 1 + at
+                    need, split = int(needs[at]), int(j[at])
                     if best[at] < row[need]:
                         rest = self.extra[split, need - inputs[split] : room + 1 - inputs[split]]
                         np.minimum(row[need:], rest + np.float32(seconds[at]), out=row[need:])

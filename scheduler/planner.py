@@ -20,7 +20,7 @@ from ..memory.sizes import format_size
 from .blocks import split_blocks
 from .bounds import knapsack_seconds
 from .chain import background_bytes, chain_model, expand
-from .chain_dp import minimum_plan, solve
+from .chain_dp import Step, minimum_plan, solve
 from .costs import CostTable
 from .draft import Draft, draft, without_dead_recomputations
 from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
@@ -111,9 +111,7 @@ def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: _Placed, l
         strategy=strategy,
         graph=problem.graph.fingerprint(),
         steps=tuple(drafted.steps),
-        instances=tuple(
-            map(Instance, drafted.tensor, drafted.birth, drafted.death, drafted.nbytes, chosen.addresses)
-        ),
+        instances=tuple(map(Instance, drafted.tensor, drafted.birth, drafted.death, drafted.nbytes, chosen.addresses)),
         peak_bytes=chosen.end,
         live_peak_bytes=0,
         budget_bytes=budget_bytes,
@@ -176,7 +174,7 @@ class _ChainOrders:
         self._blocks = split_blocks(problem.graph)
         self._chain = chain_model(problem.graph, self._blocks, problem.costs, planner.choose)
 
-    def _placed(self, steps: Sequence[object]) -> _Placed:
+    def _placed(self, steps: Sequence[Step]) -> _Placed:
         order = expand(self._graph, self._blocks, steps)
         return self._planner.placed(without_dead_recomputations(self._graph, order))
 

@@ -44,7 +44,9 @@ def imported_folders(path):
                     yield full[1]
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-            assert not any(n.split(".")[0] in FOLDERS for n in names), f"{name(path)} imports {names}: use relative imports"
+            assert not any(n.split(".")[0] in FOLDERS for n in names), (
+                f"{name(path)} imports {names}: use relative imports"
+            )
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -56,7 +58,11 @@ def test_import_rule(path):
 def test_packages_listed_are_the_folders_on_disk():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     on_disk = {
-        ".".join(("bathyal", *path.relative_to(ROOT).parts[:-1]) if path.relative_to(ROOT).parts[0] != "bathyal" else ("bathyal",))
+        ".".join(
+            ("bathyal", *path.relative_to(ROOT).parts[:-1])
+            if path.relative_to(ROOT).parts[0] != "bathyal"
+            else ("bathyal",)
+        )
         for path in MODULES
         if path.name == "__init__.py"
     }
@@ -119,7 +125,9 @@ def test_readme_opens_with_the_two_commands():
     assert first == ["make", "train", "make", "test"]
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
 def test_commands_in_the_documents_exist(document):
     from bathyal.cli import parser
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from bathyal.layers import (
     Add,
     AvgPool2d,

@@ -3,12 +3,13 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bathyal.engine.batches import as_batch
 from bathyal.engine.data import ArrayDataset, FromIterable, Use, permutation, random_stream
 from bathyal.engine.synthetic import Synthetic, digits
 from bathyal.memory.errors import ConfigError, DataError, DeviceError
-from hypothesis import given
-from hypothesis import strategies as st
 
 SHAPE = (4, 3, 5, 6)
 
@@ -63,7 +64,7 @@ class TestArrayDataset:
         # Checkpoints store a position in this order: it may never change.
         words = random_stream(5, Use.SHUFFLE, 3).random_raw(8)
         assert permutation(8, 5, Use.SHUFFLE, 3).tolist() == sorted(range(8), key=lambda index: words[index])
-        assert permutation(8, 5, Use.SHUFFLE, 3).tolist() == PINNED
+        assert permutation(8, 5, Use.SHUFFLE, 3).tolist() == [4, 6, 7, 5, 1, 0, 2, 3]
 
     def test_without_shuffle_the_order_is_that_of_the_arrays(self):
         assert seen(ArrayDataset(*numbered(7), 3, shuffle=False).epoch(4)).tolist() == list(range(7))
@@ -299,9 +300,9 @@ class TestAsBatch:
             (np.zeros(SHAPE, object), "real numbers, got dtype object.*astype"),
             (np.zeros(SHAPE, "U3"), "real numbers, got dtype <U3"),
             (np.zeros(SHAPE, "M8[s]"), "real numbers, got dtype datetime64"),
-            (np.zeros(SHAPE, [("r", "f4")]), "real numbers, got dtype "),
+            (np.zeros(SHAPE, [("r", "f4")]), r"real numbers, got dtype \["),
             (np.ma.zeros(SHAPE), "without a mask"),
-            (np.asmatrix(np.zeros((4, 4))), "a plain numpy array, got a matrix"),
+            (np.zeros((4, 4)).view(np.matrix), "a plain numpy array, got a matrix"),
             ([[1.0]], "a numpy array, got a list"),
             (None, "a numpy array, got a NoneType"),
             (np.float32(1), "a numpy array, got a float32"),

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from random_networks import random_network, random_problem
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.backends.reference import ReferenceBackend
@@ -20,6 +19,7 @@ from bathyal.memory.simulated import RaceError, SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+from random_networks import random_network, random_problem
 
 SHAPE = (3, 3, 8, 8)
 

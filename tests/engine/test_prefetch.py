@@ -2,6 +2,7 @@ import gc
 import threading
 
 import pytest
+
 from bathyal.engine.prefetch import THREAD_NAME, results_alive, run_ahead
 
 TIMEOUT = 30
@@ -144,6 +145,7 @@ def test_leaving_the_loop_ends_the_threads():
 
 def test_an_error_of_the_consumer_ends_the_threads():
     results = run_ahead(str, range(1000), 2, 4)
+    assert next(results) == "0"
     with pytest.raises(RuntimeError, match="consumer"):
-        results.throw(RuntimeError("consumer")) if next(results) else None
+        results.throw(RuntimeError("consumer"))
     assert threads() == []

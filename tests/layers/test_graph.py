@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+
 from bathyal.layers import (
     SGD,
     Branches,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from bathyal.layers import Constant, Conv2d, Flatten, He, Linear, Normal, Sequential, Uniform, Xavier, forward_graph
 from bathyal.layers.initializers import Initializer, fans, from_plain, initialize, to_plain
 

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
+
 from bathyal.layers import (
     SGD,
     Add,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bathyal.layers import (
     SGD,
     Add,
@@ -37,8 +40,6 @@ from bathyal.layers import (
 from bathyal.layers.graph import FED, STATE
 from bathyal.layers.kinds import KINDS
 from bathyal.models import alexnet, resnet18, small_resnet, vgg11
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SHAPE = (2, 3, 6, 6)
 WITHOUT_OPERATION = {"add"}

@@ -1,10 +1,11 @@
 import math
 
 import pytest
-from bathyal.memory.allocator import HeapPool, HeapStatistics, replay
-from bathyal.memory.errors import BudgetError, PlanError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bathyal.memory.allocator import HeapPool, HeapStatistics, replay
+from bathyal.memory.errors import BudgetError, PlanError
 
 
 class NaivePool:

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from bathyal.memory.arena import Arena
 from bathyal.memory.errors import BudgetError, PlanError
 

@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path, PurePosixPath
 
 import pytest
+
 from bathyal.memory.available import (
     CgroupMount,
     default_budget,

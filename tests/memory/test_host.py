@@ -3,6 +3,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from bathyal.memory.arena import Arena
 from bathyal.memory.device import Accesses, Work
 from bathyal.memory.errors import DataError, DeviceError, PlanError

@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bathyal.memory.arena import Arena
 from bathyal.memory.device import Accesses, Work
 from bathyal.memory.errors import DataError, DeviceError, PlanError
 from bathyal.memory.host import HostDevice
 from bathyal.memory.simulated import RaceError, SimulatedDevice
-from hypothesis import given
-from hypothesis import strategies as st
 
 SEEDS = range(20)
 NBYTES = 64

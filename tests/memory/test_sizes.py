@@ -2,10 +2,11 @@ import math
 
 import numpy as np
 import pytest
-from bathyal.memory.errors import ConfigError
-from bathyal.memory.sizes import format_size, format_size_exact, parse_size
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bathyal.memory.errors import ConfigError
+from bathyal.memory.sizes import format_size, format_size_exact, parse_size
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,7 @@ def test_float64_loss_and_gradients(name, torch_network, initial_values):
         assert np.linalg.norm(gradients[parameter] - value) < 1e-9 * scale, parameter
 
 
-@pytest.mark.parametrize(
-    ("name", "scale"), [*((name, None) for name in NAMES), *((name, 0.1) for name in SCALED)]
-)
+@pytest.mark.parametrize(("name", "scale"), [*((name, None) for name in NAMES), *((name, 0.1) for name in SCALED)])
 def test_float32_is_as_exact_as_pytorch(name, scale, torch_network, initial_values):
     graph64, images64, labels = graphs(name, "float64", scale)
     graph, images, _ = graphs(name, "float32", scale)

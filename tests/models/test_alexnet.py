@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from bathyal.layers import SGD, Role, Uniform, Xavier, forward_graph, training_graph
 from bathyal.memory.errors import ConfigError, ShapeError
 from bathyal.models import alexnet

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
+from bathyal import models
 from bathyal.layers import forward_graph
 from bathyal.memory.errors import ConfigError
 from bathyal.models import MODELS, build_model, find_model, resnet, resnet50, vgg16
-
-from bathyal import models
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "resnet2500"])

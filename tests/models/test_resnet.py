@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from bathyal.layers import SGD, Constant, Graph, He, Layer, Role, Xavier, forward_graph, training_graph
 from bathyal.memory.errors import ConfigError
 from bathyal.models import (

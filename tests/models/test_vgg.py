@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from bathyal.layers import SGD, He, Normal, Role, forward_graph, training_graph
 from bathyal.memory.errors import ShapeError
 from bathyal.models import vgg11, vgg13, vgg16, vgg19

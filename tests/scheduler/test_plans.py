@@ -5,7 +5,6 @@ import logging
 from collections import Counter
 
 import pytest
-from random_networks import natural_order, random_problem
 
 from bathyal.layers.graph import Phase
 from bathyal.layers.kinds import KINDS
@@ -15,6 +14,7 @@ from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan
 from bathyal.scheduler.planner import STRATEGIES, make_plan
 from bathyal.scheduler.simulate import simulate
 from bathyal.scheduler.verify import verify
+from random_networks import natural_order, random_problem
 
 SEEDS = range(24)
 PLENTY = 2**40
@@ -174,7 +174,8 @@ class TestVerifierFinds:
     def test_a_missing_operation(self, case):
         last = len(case[1].steps) - 1
         instances = tuple(
-            dataclasses.replace(i, birth=min(i.birth, last - 1), death=min(i.death, last - 1)) for i in case[1].instances
+            dataclasses.replace(i, birth=min(i.birth, last - 1), death=min(i.death, last - 1))
+            for i in case[1].instances
         )
         self.refused(case, "every operation to run", steps=case[1].steps[:-1], instances=instances)
 
@@ -194,7 +195,7 @@ class TestVerifierFinds:
 
     def test_two_live_instances_in_one_place(self, case):
         _, plan = case
-        a = next(n for n, i in enumerate(plan.instances) if i.tensor != NO_TENSOR and 0 < i.birth and i.death > i.birth)
+        a = next(n for n, i in enumerate(plan.instances) if i.tensor != NO_TENSOR and i.birth > 0 and i.death > i.birth)
         b = next(
             n
             for n, i in enumerate(plan.instances)
@@ -230,7 +231,9 @@ class TestVerifierFinds:
             for n, s in enumerate(plan.steps)
             if s.recompute and any(graph.tensors[t].role.value == "parameter" for t in graph.ops[s.op].inputs)
         )
-        parameters = {t for t in graph.ops[plan.steps[recomputed].op].inputs if graph.tensors[t].role.value == "parameter"}
+        parameters = {
+            t for t in graph.ops[plan.steps[recomputed].op].inputs if graph.tensors[t].role.value == "parameter"
+        }
         update = next(n for n, s in enumerate(plan.steps) if parameters & set(graph.ops[s.op].updates))
         assert update > recomputed
         order = list(range(len(plan.steps)))
@@ -240,9 +243,7 @@ class TestVerifierFinds:
             i if i.tensor == NO_TENSOR else dataclasses.replace(i, birth=0, death=len(plan.steps) - 1)
             for i in plan.instances
         )
-        self.refused(
-            case, "old value|computed before", steps=tuple(plan.steps[n] for n in order), instances=instances
-        )
+        self.refused(case, "old value|computed before", steps=tuple(plan.steps[n] for n in order), instances=instances)
 
     def test_recompute_flag(self, case):
         self.refused(case, "recompute", steps=self.step(case, 0, recompute=True))
