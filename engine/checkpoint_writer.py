@@ -135,4 +135,5 @@ def _bytes_of(piece: Chunk) -> memoryview:
     if isinstance(piece, np.ndarray):
         # Through numpy, because memoryview casts neither other byte orders nor empty arrays.
         return np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-    return memoryview(piece).cast("B")
+    view = memoryview(piece)
+    return view.cast("B") if view.nbytes else memoryview(b"")  # An empty view cannot be cast.

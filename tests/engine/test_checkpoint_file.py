@@ -90,6 +90,11 @@ class TestRoundTrip:
         checkpoint = load(save(tmp_path, 1, {}, [("a", (4,), np.float32, [kind(data)])]))
         assert dict(checkpoint.arrays())["a"].tolist() == [0, 1, 2, 3]
 
+    def test_an_empty_view(self, tmp_path):
+        empty = np.zeros((0, 3), np.float32)
+        checkpoint = load(save(tmp_path, 1, {}, [("a", (0, 3), "f4", [empty.data]), ("b", (0, 3), "f4", [])]))
+        same(dict(checkpoint.arrays()), {"a": empty, "b": empty})
+
     @pytest.mark.parametrize(
         ("name", "target", "message"),
         [
@@ -138,12 +143,13 @@ class TestStreaming:
 
 
 class TestDamage:
-    def test_every_flipped_bit_is_detected(self, tmp_path):
+    @pytest.mark.parametrize("flip", [lambda position: 1 << position % 8, lambda position: 0xFF])
+    def test_every_flipped_byte_is_detected(self, tmp_path, flip):
         path = small(tmp_path)
         whole = path.read_bytes()
         for position in range(len(whole)):
             flipped = bytearray(whole)
-            flipped[position] ^= 1 << position % 8
+            flipped[position] ^= flip(position)
             path.write_bytes(flipped)
             with pytest.raises(CheckpointError, match=re.escape(str(path))):
                 load(path)
@@ -387,8 +393,13 @@ class TestCallersFaults:
 
 
 class TestStorageFaults:
-    def big(self, step, nbytes=2**20):
-        return {"step": step, "header": {}, "arrays": (("a%d" % part, (nbytes // 4,), "u1", [bytes(nbytes // 4)]) for part in range(4))}  # fmt: skip
+    def big(self, step):
+        part = 2**18
+        return {
+            "step": step,
+            "header": {},
+            "arrays": ((f"a{index}", (part,), "u1", [bytes(part)]) for index in range(4)),
+        }
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
     @pytest.mark.parametrize("room", [0, 100, 2**19, 2**20])
@@ -490,7 +501,7 @@ from bathyal.engine.checkpoint import save
 
 directory, first, moment = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
-def die(*_):
+def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 def pieces(step):

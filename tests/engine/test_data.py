@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bathyal.engine.batches import as_batch
-from bathyal.engine.data import ArrayDataset, FromIterable, Use, permutation, random_stream
+from bathyal.engine.data import ArrayDataset, FromIterable, Source, Use, permutation, random_stream
 from bathyal.engine.synthetic import Synthetic, digits
 from bathyal.memory.errors import ConfigError, DataError, DeviceError
 
@@ -29,6 +29,13 @@ def same(left, right):
     for (images, labels), (other_images, other_labels) in zip(left, right, strict=True):
         np.testing.assert_array_equal(images, other_images)
         np.testing.assert_array_equal(labels, other_labels)
+
+
+def test_sources_are_told_from_other_iterables():
+    pairs = [numbered(2)]
+    synthetic = Synthetic((1, 2, 2), 2, 2, 2)
+    assert all(isinstance(source, Source) for source in (ArrayDataset(*numbered(2), 1), FromIterable(pairs), synthetic))
+    assert not isinstance(pairs, Source) and not isinstance(iter(pairs), Source)
 
 
 class TestArrayDataset:
@@ -129,7 +136,7 @@ class TestFromIterable:
         used = iter([numbered(1)])
         source = FromIterable(lambda: used)
         assert len(list(source.epoch(0))) == 1
-        with pytest.raises(DataError, match="at least one batch.*fresh iterator"):
+        with pytest.raises(DataError, match=r"at least one batch.*fresh iterator"):
             list(source.epoch(1))
 
     @pytest.mark.parametrize(
