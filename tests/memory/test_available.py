@@ -1,8 +1,5 @@
 import os
-import subprocess
-import sys
-import uuid
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
 
@@ -16,6 +13,7 @@ from bathyal.memory.available import (
     visible_cgroups,
 )
 from bathyal.memory.errors import BudgetError, DeviceError
+from memory_limit import memory_cgroup, run_inside
 
 MIB = 2**20
 MEMINFO = (
@@ -195,41 +193,9 @@ def test_this_machine():
     assert 0 < free_memory() <= total
 
 
-@pytest.fixture
-def small_cgroup():
-    """A cgroup of 256 MiB below this process's own, so that every limit above goes on counting."""
-    proc = Path("/proc/self")
-    if not (proc / "cgroup").exists():
-        pytest.skip("no cgroups on this system")
-    paths = parse_cgroup((proc / "cgroup").read_text())
-    for mount in parse_mountinfo((proc / "mountinfo").read_text()):
-        limit_name = {1: "memory.limit_in_bytes", 2: "memory.max"}[mount.version]
-        if mount.version not in paths:
-            continue
-        group = Path(visible_cgroups(paths[mount.version], mount)[0]) / f"bathyal-test-{uuid.uuid4().hex[:8]}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            try:
-                (group / limit_name).write_text(str(256 * MIB))
-            except OSError:  # version 2 without the memory controller in this subtree
-                continue
-            yield group
-            return
-        finally:
-            group.rmdir()
-    pytest.skip("no memory cgroup can be made here (root and a writable cgroup mount are needed)")
-
-
-def test_a_limit_set_by_the_kernel_is_seen_from_inside(small_cgroup):
-    code = (
-        "import sys, pathlib, os\n"
-        "pathlib.Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
-        "from bathyal.memory.available import free_memory\n"
-        "print(free_memory())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, small_cgroup], capture_output=True, text=True, timeout=120)
+def test_a_limit_set_by_the_kernel_is_seen_from_inside():
+    code = "from bathyal.memory.available import free_memory; print(free_memory())"
+    with memory_cgroup(256 * MIB) as group:
+        done = run_inside(group, ["-c", code])
     assert done.returncode == 0, done.stderr
     assert 128 * MIB < int(done.stdout) < 256 * MIB

@@ -1,0 +1,139 @@
+"""The numpy backend: plain layouts, kernels from the registry, launches that view the arena.
+
+Results to the bit depend on numpy, its BLAS library, the instruction set and the number of threads, and on nothing
+else: not on addresses, not on what memory held before, not on what ran earlier. Labels and shapes are not checked
+here; the graph and the loader of the data have done so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_info
+
+from ....layers.graph import Graph, Op, Signature, Tensor
+from ....memory.arena import Arena
+from ....memory.errors import DataError, DeviceError
+from ..backend import Kernel, Launch
+from .registry import IMPLEMENTATIONS
+from .variant import Array, Site, Variant
+
+UFUNC_BUFFER_ELEMENTS = 512
+"""numpy's own buffers while a ufunc casts or broadcasts; small, since they are the one memory that no plan counts."""
+
+
+class ReferenceBackend:
+    """Computes with numpy, in float32 or float64, on any machine."""
+
+    name = "reference"
+
+    def __init__(self) -> None:
+        self._variants: dict[Signature, tuple[Variant, ...]] = {}
+        # Launches are shared while somebody holds one; they hold their arena's memory, so its id is not given twice.
+        self._launches: WeakValueDictionary[tuple[int, Signature, int, bool], Launch] = WeakValueDictionary()
+
+    def lower(self, graph: Graph) -> Graph:
+        """Return the graph as it is: all layouts are plain."""
+        return graph
+
+    def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
+        """List the kernels of `op`; the first is the one of `kernels="fixed"`.
+
+        Those of a convolution give the same bits, except "rows", which comes last.
+
+        Raises:
+            DeviceError: there is no implementation of this kind.
+        """
+        return tuple(Kernel(v.name, v.workspace_bytes) for v in self._of(graph, op, graph.signature(op)))
+
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+        """Make what runs `op`; equal signatures share it while one of its users lives.
+
+        Raises:
+            DeviceError: there is no implementation of this kind.
+        """
+        signature = graph.signature(op)
+        variant = self._of(graph, op, signature)[kernel]
+        repeat = repeat and variant.repeat is not None
+        key = (id(arena.memory), signature, kernel, repeat)
+        launch = self._launches.get(key)
+        if launch is None:
+            operands = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
+            launch = _launch(variant, [(t.shape, np.dtype(t.dtype)) for t in operands], repeat, arena.memory)
+            self._launches[key] = launch
+        return launch
+
+    def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[Variant, ...]:
+        found = self._variants.get(signature)
+        if found is None:
+            if op.kind not in IMPLEMENTATIONS:
+                raise DeviceError(f"{op.name} ({op.kind})", "a kind that the reference backend computes", op.kind)
+            inputs, outputs = (tuple(graph.tensors[t].spec for t in ids) for ids in (op.inputs, op.outputs))
+            found = IMPLEMENTATIONS[op.kind](Site(inputs, outputs, op.attrs))
+            self._variants[signature] = found
+        return found
+
+    def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+        """The bytes of `values`, not copied where they are contiguous and of the tensor's type.
+
+        Raises:
+            DataError: another shape, or a type that would lose more than digits.
+        """
+        if values.shape != tensor.shape:
+            raise DataError(tensor.name, f"values of shape {tensor.shape}", f"shape {values.shape}")
+        if not np.can_cast(values.dtype, tensor.dtype, "same_kind"):
+            raise DataError(tensor.name, f"values of type {tensor.dtype}", str(values.dtype))
+        return np.ascontiguousarray(values, tensor.dtype).reshape(-1).view(np.uint8)
+
+    def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """A copy of `content` as values of `tensor.shape`.
+
+        Raises:
+            DataError: not as many bytes as the tensor has.
+        """
+        if content.shape != (tensor.nbytes,):
+            raise DataError(tensor.name, f"{tensor.nbytes} bytes", f"shape {content.shape}")
+        values: Array = np.empty(tensor.shape, tensor.dtype)
+        values.reshape(-1).view(np.uint8)[:] = content
+        return values
+
+    def version(self) -> str:
+        """Name numpy, its BLAS library with architecture and threads, and the instruction sets in use."""
+        libraries = sorted(
+            f"{info['internal_api']} {info['version']} {info.get('architecture', '')} {info['num_threads']} threads"
+            for info in threadpool_info()
+            if info["user_api"] == "blas"
+        )
+        configuration: Any = np.show_config(mode="dicts")
+        simd = configuration.get("SIMD Extensions", {})
+        sets = "+".join((*simd.get("baseline", []), *simd.get("found", [])))
+        return "; ".join((f"numpy {np.__version__}", *libraries, sets))
+
+
+def _launch(
+    variant: Variant, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], repeat: bool, memory: Array
+) -> Launch:
+    run = variant.repeat if repeat and variant.repeat is not None else variant.run
+    scratch = [
+        (offset, spec.shape, np.dtype(spec.dtype))
+        for offset, spec in zip(variant.offsets, variant.scratch, strict=True)
+    ]
+    array = np.ndarray
+
+    def launch(addresses: Sequence[int]) -> None:
+        workspace = addresses[-1]
+        arrays = [array(s, dtype, memory, address) for (s, dtype), address in zip(operands, addresses, strict=False)]
+        arrays += [array(s, dtype, memory, workspace + offset) for offset, s, dtype in scratch]
+        # A network that diverges is seen in its loss; numpy's warnings would only come in the middle of a step.
+        with np.errstate(all="ignore"):
+            before = np.setbufsize(UFUNC_BUFFER_ELEMENTS)
+            try:
+                run(*arrays)
+            finally:
+                np.setbufsize(before)
+
+    return launch

@@ -1,0 +1,173 @@
+"""Two-dimensional convolution by matrix products.
+
+A 1×1 convolution over every pixel is a product as it stands ("direct"); all others go through the columns of
+`columns.py`. Per image and group: y = W · columns; columns' = Wᵀ · dy, added back into the image tap by tap in row
+order; dW = Σ dy · columnsᵀ in the order of the images. The gradient of the bias is summed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ....layers.graph import TensorSpec
+from .blocks import channel_blocks, channel_sums
+from .columns import Tiling, tilings
+from .variant import Array, Implementation, Site, Variant, float64, store
+from .windows import Windows, convolution_windows
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """Sizes of a convolution, from the specs of its image and its weight."""
+
+    windows: Windows
+    images: int
+    channels: int
+    groups: int
+    filters: int
+    dtype: str
+
+    @property
+    def depth(self) -> int:
+        """Rows of the columns of one group."""
+        return self.channels // self.groups * math.prod(self.windows.kernel)
+
+    @property
+    def tilings(self) -> tuple[Tiling, ...]:
+        return tilings(self.windows, self.images, self.channels, self.groups, self.dtype)
+
+    def weight(self, weight: Array) -> Array:
+        """(groups, filters / groups, depth)."""
+        return weight.reshape(self.groups, self.filters // self.groups, self.depth)
+
+    def image_matrix(self, x: Array) -> Array:
+        """(N, groups, C / groups, H · W)."""
+        return x.reshape(self.images, self.groups, self.channels // self.groups, -1)
+
+    def output_matrix(self, y: Array) -> Array:
+        """(N, groups, filters / groups, H' · W')."""
+        return y.reshape(self.images, self.groups, self.filters // self.groups, -1)
+
+
+def _geometry(x: TensorSpec, weight: TensorSpec, site: Site) -> _Geometry:
+    images, channels, height, width = x.shape
+    windows = convolution_windows((height, width), (weight.shape[2], weight.shape[3]), site.attrs)
+    return _Geometry(windows, images, channels, site.attrs["groups"], weight.shape[0], x.dtype)
+
+
+def _forward(site: Site) -> tuple[Variant, ...]:
+    geometry = _geometry(site.inputs[0], site.inputs[1], site)
+    bias = len(site.inputs) == 3
+    if geometry.windows.pointwise:
+        return (Variant("direct", partial(_run_direct, geometry, bias)),)
+    return tuple(
+        Variant(tiling.name, partial(_run_forward, geometry, tiling, bias), (tiling.frame, tiling.columns))
+        for tiling in geometry.tilings
+    )
+
+
+def _add_bias(geometry: _Geometry, y: Array, bias: Array) -> None:
+    np.add(y, bias.reshape(geometry.groups, -1, 1), out=y)
+
+
+def _run_direct(geometry: _Geometry, has_bias: bool, x: Array, weight: Array, *rest: Array) -> None:
+    *bias, y = rest
+    matrix = geometry.output_matrix(y)
+    np.matmul(geometry.weight(weight), geometry.image_matrix(x), out=matrix)
+    if has_bias:
+        _add_bias(geometry, matrix, bias[0])
+
+
+def _run_forward(geometry: _Geometry, tiling: Tiling, has_bias: bool, x: Array, weight: Array, *rest: Array) -> None:
+    *bias, y, frame, columns = rest
+    filters, matrix = geometry.weight(weight), geometry.output_matrix(y)
+    for images, strip, tile in tiling.gather(x, frame, columns):
+        made = matrix[images, :, :, strip.pixels]
+        np.matmul(filters, tile, out=made)
+        if has_bias:
+            _add_bias(geometry, made, bias[0])
+
+
+def _backward_data(site: Site) -> tuple[Variant, ...]:
+    geometry = _geometry(site.outputs[0], site.inputs[1], site)
+    if geometry.windows.pointwise:
+        return (Variant("direct", partial(_run_direct_data, geometry)),)
+    return tuple(
+        Variant(tiling.name, partial(_run_data, geometry, tiling), (tiling.columns,)) for tiling in geometry.tilings
+    )
+
+
+def _run_direct_data(geometry: _Geometry, dy: Array, weight: Array, dx: Array) -> None:
+    filters = geometry.weight(weight).swapaxes(1, 2)
+    np.matmul(filters, geometry.output_matrix(dy), out=geometry.image_matrix(dx))
+
+
+def _run_data(geometry: _Geometry, tiling: Tiling, dy: Array, weight: Array, dx: Array, columns: Array) -> None:
+    filters, gradient = geometry.weight(weight).swapaxes(1, 2), geometry.output_matrix(dy)
+    dx.fill(0)
+    for strip in tiling.strips:
+        taps = tiling.column_taps(strip, columns)
+        matrix = tiling.column_matrix(taps)
+        for images in tiling.images:
+            count = images.stop - images.start
+            np.matmul(filters, gradient[images, :, :, strip.pixels], out=matrix[:count])
+            part, made = dx[images], taps[:count]
+            for tap in strip.taps:
+                pixels = part[:, :, tap.inputs[0], tap.inputs[1]]
+                np.add(pixels, made[:, :, tap.row, tap.column, tap.outputs[0], tap.outputs[1]], out=pixels)
+
+
+def _backward_weights(site: Site) -> tuple[Variant, ...]:
+    x, has_bias = site.inputs[0], len(site.outputs) == 2
+    geometry = _geometry(x, site.outputs[0], site)
+    product = TensorSpec((geometry.groups, geometry.filters // geometry.groups, geometry.depth), x.dtype)
+    elements, blocks = channel_blocks(geometry.images, geometry.filters, math.prod(geometry.windows.output))
+    sums = (float64(elements), *(float64(geometry.filters),) * 2) if has_bias else (float64(0),) * 3
+
+    def variant(name: str, tiling: Tiling | None) -> Variant:
+        def run(x: Array, dy: Array, dw: Array, *rest: Array) -> None:
+            *db, one, frame, columns, buffer, total, part = rest
+            if db:
+                channel_sums(dy.reshape(geometry.images, geometry.filters, -1), blocks, buffer, total, part)
+                store(db[0], total)
+            gradient, filters = geometry.output_matrix(dy), geometry.weight(dw)
+            begun = False
+            for images, pixels, tile in _tiles(geometry, tiling, x, frame, columns):
+                for image, matrix in zip(range(images.start, images.stop), tile, strict=True):
+                    made = one if begun else filters
+                    np.matmul(gradient[image, :, :, pixels], matrix.swapaxes(1, 2), out=made)
+                    if begun:
+                        np.add(filters, one, out=filters)
+                    begun = True
+
+        empty = TensorSpec((0,), x.dtype)
+        return Variant(
+            name, run, (product, *((empty, empty) if tiling is None else (tiling.frame, tiling.columns)), *sums)
+        )
+
+    if geometry.windows.pointwise:
+        return (variant("direct", None),)
+    return tuple(variant(tiling.name, tiling) for tiling in geometry.tilings)
+
+
+def _tiles(
+    geometry: _Geometry, tiling: Tiling | None, x: Array, frame: Array, columns: Array
+) -> Iterator[tuple[slice, slice, Array]]:
+    """Images, output pixels and columns of tile after tile; without a tiling the images are the columns."""
+    if tiling is None:
+        yield slice(0, geometry.images), slice(None), geometry.image_matrix(x)
+        return
+    for images, strip, tile in tiling.gather(x, frame, columns):
+        yield images, strip.pixels, tile
+
+
+CONVOLUTION: dict[str, Implementation] = {
+    "conv2d": _forward,
+    "conv2d_backward_data": _backward_data,
+    "conv2d_backward_weights": _backward_weights,
+}

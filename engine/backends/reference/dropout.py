@@ -1,0 +1,50 @@
+"""Dropout, whose mask is drawn anew whenever it is needed.
+
+An element is kept where u ≥ p, u being the element's float32 number from a Philox generator with the key (seed, step)
+and a counter whose third word is the layer's `stream`. Layers and steps thus never share numbers, and the mask does
+not depend on the type of the data or on how many numbers are drawn at a time. Source: Salmon et al., 2011.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....layers.graph import TensorSpec
+from .blocks import flat_spans
+from .variant import Array, Implementation, Site, Variant
+
+
+def uniforms(random_key: Array, stream: int) -> np.random.Generator:
+    """The generator whose float32 numbers, in order of the elements, decide about one dropout of one step.
+
+    Args:
+        random_key: int64 (2,): seed and step.
+        stream: the number of the layer among those that draw.
+    """
+    counter = np.array([0, 0, stream, 0], np.uint64)
+    return np.random.Generator(np.random.Philox(key=random_key.view(np.uint64), counter=counter))
+
+
+def _dropout(site: Site) -> tuple[Variant, ...]:
+    p, stream = site.attrs["p"], site.attrs["stream"]
+    longest, pieces = flat_spans(math.prod(site.inputs[0].shape))
+    scale, threshold = 1.0 / (1.0 - p), np.float32(p)
+
+    def run(x: Array, random_key: Array, y: Array, numbers: Array, dropped: Array) -> None:
+        generator = uniforms(random_key, stream)
+        source, target = x.reshape(-1), y.reshape(-1)
+        for span in pieces:
+            length = span.stop - span.start
+            drawn, zero, made = numbers[:length], dropped[:length], target[span]
+            generator.random(dtype=np.float32, out=drawn)
+            np.less(drawn, threshold, out=zero)
+            np.multiply(source[span], scale, out=made)
+            np.copyto(made, 0, where=zero)
+
+    return (Variant("pieces", run, (TensorSpec((longest,), "float32"), TensorSpec((longest,), "bool"))),)
+
+
+DROPOUT: dict[str, Implementation] = {"dropout_training": _dropout, "dropout_backward": _dropout}
+"""Forward and backward pass are the same operation: what is kept is multiplied by 1 / (1 − p)."""

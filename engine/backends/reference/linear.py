@@ -1,0 +1,52 @@
+"""Fully connected layers: one matrix product each. The gradient of the bias is summed in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .blocks import channel_blocks, channel_sums
+from .variant import Array, Implementation, Site, Variant, float64, store
+
+
+def _forward(site: Site) -> tuple[Variant, ...]:
+    return (Variant("matmul", _run_forward),)
+
+
+def _run_forward(x: Array, weight: Array, *rest: Array) -> None:
+    *bias, y = rest
+    np.matmul(x, weight.T, out=y)
+    if bias:
+        np.add(y, bias[0], out=y)
+
+
+def _backward_data(site: Site) -> tuple[Variant, ...]:
+    return (Variant("matmul", _run_data),)
+
+
+def _run_data(dy: Array, weight: Array, dx: Array) -> None:
+    np.matmul(dy, weight, out=dx)
+
+
+def _backward_weights(site: Site) -> tuple[Variant, ...]:
+    if len(site.outputs) == 1:
+        return (Variant("matmul", _run_weights),)
+    images, features = site.inputs[1].shape
+    elements, blocks = channel_blocks(images, features, 1)
+
+    def run(x: Array, dy: Array, dw: Array, db: Array, buffer: Array, total: Array, part: Array) -> None:
+        _run_weights(x, dy, dw)
+        channel_sums(dy.reshape(images, features, 1), blocks, buffer, total, part)
+        store(db, total)
+
+    return (Variant("matmul", run, (float64(elements), float64(features), float64(features))),)
+
+
+def _run_weights(x: Array, dy: Array, dw: Array) -> None:
+    np.matmul(dy.T, x, out=dw)
+
+
+LINEAR: dict[str, Implementation] = {
+    "linear": _forward,
+    "linear_backward_data": _backward_data,
+    "linear_backward_weights": _backward_weights,
+}

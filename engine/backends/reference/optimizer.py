@@ -1,0 +1,50 @@
+"""Stochastic gradient descent as `layers/optimizer.py` defines it, a piece of the parameter at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....layers.graph import TensorSpec
+from ....layers.modes import LEARNING_RATE
+from .blocks import flat_spans
+from .variant import Array, Implementation, Site, Variant
+
+PIECE_ELEMENTS = 1 << 14
+"""Elements of a piece: two scratch arrays of float64 are 256 KiB."""
+
+
+def _sgd(site: Site) -> tuple[Variant, ...]:
+    attrs = site.attrs
+    momentum, weight_decay, nesterov = attrs["momentum"], attrs["weight_decay"], attrs["nesterov"]
+    longest, pieces = flat_spans(math.prod(site.inputs[0].shape), PIECE_ELEMENTS)
+
+    def run(weight: Array, gradient: Array, *rest: Array) -> None:
+        *velocity, scalars, decayed, step = rest
+        rate = float(scalars[LEARNING_RATE])
+        weights, gradients = weight.reshape(-1), gradient.reshape(-1)
+        for span in pieces:
+            w, g = weights[span], gradients[span]
+            sum_, move = decayed[: span.stop - span.start], step[: span.stop - span.start]
+            if weight_decay:
+                np.multiply(w, weight_decay, out=sum_)
+                np.add(sum_, g, out=sum_)
+                g = sum_
+            if velocity:
+                v = velocity[0].reshape(-1)[span]
+                np.multiply(v, momentum, out=v)
+                np.add(v, g, out=v)
+                if nesterov:
+                    np.multiply(v, momentum, out=move)
+                    np.add(move, g, out=move)
+                    g = move
+                else:
+                    g = v
+            np.multiply(g, rate, out=move)
+            np.subtract(w, move, out=w)
+
+    return (Variant("pieces", run, (TensorSpec((longest,), site.dtype),) * 2),)
+
+
+OPTIMIZER: dict[str, Implementation] = {"sgd_update": _sgd}

@@ -1,0 +1,96 @@
+"""Local response normalization across channels: y = x / d^beta with d = k + alpha / size · Σ x² over `size` channels.
+
+The window of channel c reaches from c − size // 2 to c + (size − 1) // 2, as in PyTorch. Works through one image and
+some of its pixels at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....layers.graph import TensorSpec
+from .blocks import BUFFER_ELEMENTS, shaped, spans
+from .variant import Array, Implementation, Site, Variant
+
+LEAST_PIXELS = 64
+"""Pixels taken at a time however many channels there are: shorter rows would make numpy's loops slow."""
+
+
+def _tiles(site: Site) -> tuple[TensorSpec, tuple[tuple[int, slice], ...]]:
+    """A scratch array that holds any tile, and the tiles (image, pixels)."""
+    images, channels, *image = site.inputs[0].shape
+    pixels = math.prod(image)
+    step = min(pixels, max(LEAST_PIXELS, BUFFER_ELEMENTS // channels))
+    tiles = tuple((n, span) for n in range(images) for span in spans(pixels, step))
+    return TensorSpec((channels * step,), site.dtype), tiles
+
+
+def _flat(x: Array) -> Array:
+    """(N, C, H · W)."""
+    return x.reshape(x.shape[0], x.shape[1], -1)
+
+
+def _window_sums(source: Array, target: Array, before: int, after: int) -> None:
+    """target[c] ← Σ source[c − before … c + after] along the first axis."""
+    channels = source.shape[0]
+    np.copyto(target, source)
+    for shift in range(1, min(before, channels - 1) + 1):
+        np.add(target[shift:], source[:-shift], out=target[shift:])
+    for shift in range(1, min(after, channels - 1) + 1):
+        np.add(target[:-shift], source[shift:], out=target[:-shift])
+
+
+def _denominators(site: Site, values: Array, squares: Array, out: Array) -> None:
+    """Out ← k + alpha / size · Σ values² over the window."""
+    size = site.attrs["size"]
+    np.multiply(values, values, out=squares)
+    _window_sums(squares, out, size // 2, (size - 1) // 2)
+    np.multiply(out, site.attrs["alpha"] / size, out=out)
+    np.add(out, site.attrs["k"], out=out)
+
+
+def _forward(site: Site) -> tuple[Variant, ...]:
+    spec, tiles = _tiles(site)
+    beta = site.attrs["beta"]
+
+    def run(x: Array, y: Array, squares: Array, denominators: Array) -> None:
+        source, target = _flat(x), _flat(y)
+        for image, pixels in tiles:
+            values = source[image, :, pixels]
+            divisor = shaped(denominators, values)
+            _denominators(site, values, shaped(squares, values), divisor)
+            np.power(divisor, beta, out=divisor)
+            np.divide(values, divisor, out=target[image, :, pixels])
+
+    return (Variant("tiles", run, (spec, spec)),)
+
+
+def _backward(site: Site) -> tuple[Variant, ...]:
+    """dx_j = dy_j d_j^−β − 2αβ/size · x_j Σ dy_c x_c d_c^(−β−1), over the channels c whose window holds j."""
+    spec, tiles = _tiles(site)
+    beta, size = site.attrs["beta"], site.attrs["size"]
+    factor = 2.0 * site.attrs["alpha"] * beta / size
+
+    def run(x: Array, dy: Array, dx: Array, first: Array, second: Array, third: Array) -> None:
+        source, above, below = _flat(x), _flat(dy), _flat(dx)
+        for image, pixels in tiles:
+            values, gradient = source[image, :, pixels], above[image, :, pixels]
+            terms, divisor, power = (shaped(scratch, values) for scratch in (first, second, third))
+            _denominators(site, values, terms, divisor)
+            np.power(divisor, -beta, out=power)
+            np.multiply(gradient, values, out=terms)
+            np.multiply(terms, power, out=terms)
+            np.divide(terms, divisor, out=terms)
+            sums = divisor
+            _window_sums(terms, sums, (size - 1) // 2, size // 2)
+            np.multiply(sums, values, out=sums)
+            np.multiply(sums, factor, out=sums)
+            np.multiply(power, gradient, out=power)
+            np.subtract(power, sums, out=below[image, :, pixels])
+
+    return (Variant("tiles", run, (spec, spec, spec)),)
+
+
+RESPONSE_NORM: dict[str, Implementation] = {"lrn": _forward, "lrn_backward": _backward}

@@ -1,0 +1,81 @@
+"""One way to compute an operation in numpy: its name, its scratch arrays, and the function that runs.
+
+A function gets the arrays of the inputs, the outputs and the scratch, in this order. It allocates no array of its own:
+whatever it needs beyond a few vectors of views is scratch, so that the plan knows every byte. Scratch holds garbage
+when the function starts. Nothing here checks shapes; the graph has done so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ....layers.graph import TensorSpec
+
+Array = npt.NDArray[Any]
+Run = Callable[..., None]
+
+ALIGNMENT_BYTES = 64
+"""Scratch arrays begin at multiples of this, so that results do not depend on where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What an implementation is told of an operation: everything that its signature says, and nothing of the graph."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    attrs: Mapping[str, Any]
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the first input: the one that the operation computes in."""
+        return self.inputs[0].dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One kernel.
+
+    Attributes:
+        name: unique among the kernels of the operation.
+        run: called with the arrays of inputs, outputs and scratch.
+        scratch: shapes and types of the arrays that lie in the workspace.
+        repeat: runs instead where the kept outputs are there already and must only be read; None where `run` keeps none.
+    """
+
+    name: str
+    run: Run
+    scratch: tuple[TensorSpec, ...] = ()
+    repeat: Run | None = None
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each scratch array begins, from the start of the workspace."""
+        ends = [0]
+        for spec in self.scratch:
+            ends.append(-(-(ends[-1] + spec.nbytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+        return tuple(ends[:-1])
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all scratch arrays."""
+        return self.offsets[-1] + self.scratch[-1].nbytes if self.scratch else 0
+
+
+Implementation = Callable[[Site], tuple[Variant, ...]]
+"""Lists the kernels of an operation; all that can be worked out beforehand is, so that a run only computes."""
+
+
+def float64(*shape: int) -> TensorSpec:
+    """A scratch array of float64."""
+    return TensorSpec(shape, "float64")
+
+
+def store(target: Array, values: Array | float) -> None:
+    """Copy with rounding to the type of `target`."""
+    np.copyto(target, values, casting="same_kind")

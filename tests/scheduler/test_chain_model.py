@@ -1,0 +1,92 @@
+"""The chain that a graph is cut into, against the graph itself."""
+
+import pytest
+
+from bathyal.layers.graph import Phase, Role
+from bathyal.layers.kinds import KINDS
+from bathyal.scheduler.blocks import split_blocks
+from bathyal.scheduler.chain import background_bytes, chain_model, expand, kept_statistics
+from bathyal.scheduler.chain_dp import minimum_plan, simulate_chain, solve
+from bathyal.scheduler.draft import draft, without_dead_recomputations
+from bathyal.scheduler.kernels import Kernels, least_workspace
+from random_networks import random_problem
+
+SEEDS = range(30)
+
+
+def parts(seed):
+    problem = random_problem(seed)
+    blocks = split_blocks(problem.graph)
+    choose = least_workspace(problem.costs, Kernels.FIXED)
+    return problem, blocks, choose, chain_model(problem.graph, blocks, problem.costs, choose)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_hold_every_operation_once_and_are_entered_by_one_tensor(seed):
+    problem, blocks, _, _ = parts(seed)
+    graph = problem.graph
+    assert sorted(op for b in blocks for op in (*b.forward, *b.backward)) == [op.id for op in graph.ops]
+    assert not blocks[-1].forward
+    for block in blocks[:-1]:
+        assert any(KINDS[graph.ops[op].kind].heavy for op in block.forward)
+    home = {t: op.block for op in graph.ops for t in op.outputs}
+    for op in graph.ops:
+        if op.phase in (Phase.FORWARD, Phase.LOSS):
+            crossing = {t for t in op.inputs if graph.tensors[t].role is Role.ACTIVATION and home[t] != op.block}
+            assert crossing <= {blocks[op.block].input}
+        assert op.block == home.get(next(iter(op.outputs), -1), op.block)
+        if op.phase is Phase.BACKWARD and op.kind != "softmax_cross_entropy_backward":
+            assert op.block == graph.ops[op.forward_op].block
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_model_never_promises_less_than_the_plan_needs(seed):
+    problem, blocks, choose, chain = parts(seed)
+    graph = problem.graph
+    least = minimum_plan(chain)
+    least_peak, _ = simulate_chain(chain, least)
+    proposals = [least]
+    for factor in (1.0, 1.2, 1.5, 2.0, 4.0):
+        solution = solve(chain, int(least_peak * factor))
+        if solution is not None:
+            proposals.append(solution.steps)
+    assert len(proposals) > 1
+    for steps in proposals:
+        peak, seconds = simulate_chain(chain, steps)
+        order = expand(graph, blocks, steps)
+        drafted = draft(graph, order, choose)
+        assert int(drafted.live_bytes().max()) <= peak + background_bytes(graph)
+        actual = sum(problem.costs.kernels[op][choose(op)[0]].seconds for op in order)
+        assert actual <= seconds * (1 + 1e-9)
+        pruned = without_dead_recomputations(graph, order)
+        assert int(draft(graph, pruned, choose).live_bytes().max()) <= peak + background_bytes(graph)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_generous_budget_recomputes_nothing(seed):
+    problem, blocks, _, chain = parts(seed)
+    solution = solve(chain, 2**40)
+    assert solution is not None
+    assert expand(problem.graph, blocks, solution.steps) == [op.id for op in problem.graph.ops]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batch_statistics_are_made_once(seed):
+    problem, blocks, choose, chain = parts(seed)
+    kept = kept_statistics(problem.graph)
+    drafted = draft(problem.graph, expand(problem.graph, blocks, minimum_plan(chain)), choose)
+    made = [t for t in drafted.tensor if t in kept]
+    assert len(made) == len(set(made)) == len(kept)
+
+
+def test_dead_recomputations_are_left_out_and_only_those():
+    for seed in SEEDS:
+        problem, blocks, choose, chain = parts(seed)
+        order = expand(problem.graph, blocks, minimum_plan(chain))
+        pruned = without_dead_recomputations(problem.graph, order)
+        assert without_dead_recomputations(problem.graph, pruned) == pruned
+        drafted = draft(problem.graph, pruned, choose)
+        for position, step in enumerate(drafted.steps):
+            if step.recompute:
+                fresh = [n for n in step.outputs if drafted.birth[n] == position]
+                assert any(drafted.death[n] > position for n in fresh)
