@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..memory.errors import BudgetError, ConfigError
+from .chain_groups import expand_groups, group_chain
 from .chain_memory import minimum_budget, minimum_plan
 from .chain_rows import Ints, Numbers, Rounding, Rows, StepWriter, keep_everything, numbers, rows_of, unit_bytes
 from .chain_steps import (
@@ -63,12 +64,15 @@ __all__ = [
     "simulate_chain",
     "solve",
     "solve_at_most_twice",
+    "solve_grouped",
 ]
 
 _log = logging.getLogger(__name__)
 _Float32s = npt.NDArray[np.float32]
 _WINDOW = 64
-_QUICK = 1_500_000_000
+_QUICK = 1_500_000_000  # table cells times splits: about three seconds
+_PATIENT = 10_000_000_000
+_TWICE_BLOCKS = 2000
 
 
 def default_slots(chain: Chain) -> int:
@@ -91,8 +95,8 @@ def solve(
     """The fastest plan found within a budget, which counts the chain's input too; None if there is none.
 
     With `slots` the exact program at that many units a budget; None may then be the rounding's fault. Without, the best
-    of the exact program at `default_slots` and `solve_at_most_twice`, and where both find nothing `minimum_plan`: None
-    means that the budget is below `minimum_budget`.
+    of those of the exact program, `solve_at_most_twice` and `solve_grouped` that take seconds, and where they find
+    nothing what finds plans in less memory, last `minimum_plan`: None means a budget below `minimum_budget`.
 
     `rounding="down"` gives a certified lower bound for memory-persistent plans instead of a plan, by default with
     `default_slots` or else 100; None then means that no such plan fits. `collapse_runs=False` is the same program with
@@ -134,11 +138,26 @@ def solve(
 
 
 def _solve_by_size(chain: Chain, budget_bytes: int) -> ChainSolution | None:
+    """The best of what is quick; the slower, which manage with less, only where the quick find nothing."""
     slots = default_slots(chain)
-    found = [solve_at_most_twice(chain, budget_bytes)]
-    if slots:
-        found.append(solve(chain, budget_bytes, slots))
+    found = [solve(chain, budget_bytes, slots)] if slots else []
+    if len(chain.blocks) <= _TWICE_BLOCKS:
+        found.append(solve_at_most_twice(chain, budget_bytes))
+    slow = []
+    quick = 0
+    for size in (2, 4, 8, 16, 32, 64, 128):
+        grouped = group_chain(chain, size).chain
+        if quick < 3 and len(grouped.blocks) < len(chain.blocks):
+            if default_slots(grouped) == 2000:
+                quick += 1
+                found.append(solve_grouped(chain, budget_bytes, size))
+            elif not slots:
+                slow.append(size)
     plans = [solution for solution in found if solution is not None]
+    while not plans and slow:
+        plans = [s for s in [solve_grouped(chain, budget_bytes, slow.pop())] if s is not None]
+    if not plans and not slots and rows_of(chain).candidates() * 500 <= _PATIENT:
+        plans = [s for s in [solve(chain, budget_bytes, 500)] if s is not None]
     if plans:
         return min(plans, key=lambda solution: solution.seconds)
     try:
@@ -149,20 +168,37 @@ def _solve_by_size(chain: Chain, budget_bytes: int) -> ChainSolution | None:
     return ChainSolution(steps, simulate_chain(chain, steps)[1], 1)
 
 
+def solve_grouped(chain: Chain, budget_bytes: int, size: int, slots: int | None = None) -> ChainSolution | None:
+    """The fastest plan where `size` neighbours of a run are taken as one; None if none fits, or still too long a chain.
+
+    Raises:
+        ConfigError: numbers that make no sense, no slots.
+    """
+    check_chain(chain)
+    grouped = group_chain(chain, size)
+    slots = slots or default_slots(grouped.chain)
+    solution = solve(grouped.chain, budget_bytes, slots) if slots else None
+    if solution is None:
+        return None
+    steps = expand_groups(chain, grouped, solution.steps)
+    return ChainSolution(steps, simulate_chain(chain, steps)[1], solution.unit_bytes)
+
+
 class Table:
     """Extra seconds of every row for m = 0..room; +inf where nothing fits."""
 
     def __init__(self, sizes: Numbers, rows: Rows, room: int) -> None:
         self._sizes, self._rows = sizes, rows
         self._width = width = (room // _WINDOW + 1) * _WINDOW  # slots beyond `room` fill the last window
-        self._flat: _Float32s = np.full(rows.count * width, np.inf, np.float32)
+        self._flat: _Float32s = np.full((rows.count + 1) * width, np.inf, np.float32)
+        # The first stretch of `width` is no row: it is what row 0 reads at m < a_j.
         # Every stretch of one window's length, as rows of a view: gathering rows is a copy of whole cache lines.
         self._windows = np.lib.stride_tricks.sliding_window_view(self._flat, _WINDOW)
-        table = self._flat.reshape(rows.count, width)
+        table = self._flat.reshape(-1, width)[1:]
         current = -1
         for i, l in rows.order():  # noqa: E741
             if i != current:
-                current, starting, reach = i, rows.starting(i) * width, sizes.reach(i)
+                current, starting, reach = i, (rows.starting(i) + 1) * width, sizes.reach(i)
                 run = (sizes.started[i + 1 : -1] - sizes.started[i]).astype(np.float32)
             out = table[rows.row(i, l)]
             incoming = int(sizes.gradients[l + 1])
@@ -178,7 +214,7 @@ class Table:
                 lows = reach[: l - i] + incoming
                 count = int(lows.searchsorted(width))
                 if count and out[lows[0]] > run[0]:
-                    right = rows.ending(i, l)[:count] * width - sizes.inputs[i + 1 : i + 1 + count]
+                    right = (rows.ending(i, l)[:count] + 1) * width - sizes.inputs[i + 1 : i + 1 + count]
                     self._split(out, lows[:count], run[:count], right, starting[:count])
 
     def _split(self, out: _Float32s, lows: Ints, run: _Float32s, right: Ints, left: Ints) -> None:
@@ -221,8 +257,8 @@ class Table:
     ) -> None:
         """Evaluate pairs of a window and a split, windows ascending."""
         begin = starts[column]
-        # The right row is read before its start where m < a_j; those slots are below `lows` and are masked.
-        values = self._windows[np.maximum(right[split] + begin, 0)]
+        # Where m < a_j the row before the right one is read; those slots are below `lows` and are masked.
+        values = self._windows[right[split] + begin]
         values += self._windows[left[split] + begin]
         values += run[split][:, None]
         partial = np.flatnonzero(lows[split] > begin)
@@ -237,7 +273,7 @@ class Table:
 
     def at(self, i: int, l: int, m: int) -> float:  # noqa: E741
         """Extra seconds of a state."""
-        return float(self._flat[self._rows.row(i, l) * self._width + m])
+        return float(self._flat[(self._rows.row(i, l) + 1) * self._width + m])
 
     def plan(self, chain: Chain, room: int) -> tuple[Step, ...]:
         """Write the plan of the whole chain for m = room; the table must be finite there."""
@@ -261,8 +297,8 @@ class Table:
             if count:
                 inputs = sizes.inputs[i + 1 : i + 1 + count]
                 extras = sizes.started[i + 1 : i + 1 + count] - sizes.started[i]
-                extras = extras + self._flat[rows.ending(i, l)[:count] * width + m - inputs]
-                extras += self._flat[rows.starting(i)[:count] * width + m]
+                extras = extras + self._flat[(rows.ending(i, l)[:count] + 1) * width + m - inputs]
+                extras += self._flat[(rows.starting(i)[:count] + 1) * width + m]
                 if extras.min() < best:
                     split = i + 1 + int(extras.argmin())
             if split < 0:

@@ -6,13 +6,15 @@ over whole bytes, without slots and without time; P and A as in `chain_dp`. Mini
 
 The plan spends what a budget leaves above the minimum greedily: each state takes the split of least estimated time,
 where a part costs nothing extra if it fits without recomputation, else what it costs at its own minimum. That is an
-upper bound, so a bigger budget is never slower here, but it is not the optimum: `chain_dp.solve` is. A chain of n equal
+upper bound, not the optimum: `chain_dp.solve` is far better wherever its slots allow a plan. A chain of n equal
 blocks at its very minimum runs n²/2 forwards, and the plan is as long.
 
 Source: the recurrence of arXiv 1911.13214 with the minimum taken over bytes.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -29,7 +31,6 @@ class _Minima:
         self.least: Ints = np.zeros(rows.count, np.int64)
         self.kept: Ints = np.zeros(rows.count, np.int64)
         self.extra: Floats = np.zeros(rows.count)
-        self._with_times = with_times
         incoming = sizes.gradients.tolist()
         current = -1
         for i, l in rows.order():  # noqa: E741
@@ -50,10 +51,6 @@ class _Minima:
             self.kept[row] = max(fastest.need(incoming[l + 1]), fastest.saved + (int(self.kept[above]) if l > i else 0))
             self.extra[row] = self.choose(i, l, least)[0]
 
-    @staticmethod
-    def _none() -> float:
-        return float("inf")
-
     def _saving_need(self, saving: Saving, incoming: int, above: int) -> int:
         need = saving.need(incoming)
         return need if above < 0 else max(need, saving.saved + int(self.least[above]))
@@ -72,7 +69,7 @@ class _Minima:
         if nbytes >= self.kept[row]:
             return 0.0, sizes.savings[i][0].index, -1
         above = rows.row(i + 1, l) if l > i else -1
-        best = (self._none(), -1, -1)
+        best = (math.inf, -1, -1)
         for saving in sizes.savings[i]:
             if self._saving_need(saving, incoming, above) <= nbytes:
                 rest = 0.0 if above < 0 or nbytes - saving.saved >= self.kept[above] else float(self.extra[above])

@@ -211,7 +211,11 @@ class StepWriter:
     def run_to(self, i: int, j: int) -> None:
         """Keep x_i and run to x_j, storing nothing between."""
         self.steps.append(ForwardCheckpoint(i))
-        self.steps += self._discard[i + 1 : j]
+        self.discard(i + 1, j)
+
+    def discard(self, i: int, j: int) -> None:
+        """Run from x_i to x_j, keeping neither x_i nor anything between."""
+        self.steps += self._discard[i:j]
 
     def save(self, i: int, option: int) -> None:
         """Run block i so that its backward can follow; the loss does so in its backward."""

@@ -114,8 +114,8 @@ class _Table:
                     np.minimum(row[need:], rest + extra, out=row[need:])
             for rank in self._ranks:
                 needs, seconds = self._segments(i, rank)
-                count = int(needs.searchsorted(room, side="right"))
-                tried = lengths[: lengths.searchsorted(count, side="right")]
+                tried = lengths[: lengths.searchsorted(len(needs), side="right")]
+                tried = tried[needs[tried - 1] <= room]
                 needs, seconds, j = needs[tried - 1], seconds[tried - 1], i + tried
                 best = seconds + self.extra[j, room - sizes.inputs[j]]  # rows are non-increasing in m
                 for at in np.flatnonzero(best < row[needs]).tolist():
@@ -125,7 +125,7 @@ class _Table:
                         np.minimum(row[need:], rest + np.float32(seconds[at]), out=row[need:])
 
     def _segments(self, i: int, rank: _Rank) -> tuple[Ints, Floats]:
-        """For j = i+1, i+2, … while the segment's saved tensors may fit: units needed (ascending) and extra seconds."""
+        """For j = i+1, i+2, … while the segment's saved tensors may fit: units needed and extra seconds."""
         sizes, n = self._sizes, len(self._sizes.savings)
         end = min(int(rank.saved.searchsorted(rank.saved[i] + self._room, side="right")), n)  # j < end
         if end <= i + 1:

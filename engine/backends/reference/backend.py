@@ -22,7 +22,7 @@ from ..backend import Kernel, Launch
 from .registry import IMPLEMENTATIONS
 from .variant import Array, Site, Variant
 
-UFUNC_BUFFER_ELEMENTS = 512
+UFUNC_BUFFER_ELEMENTS = 384
 """numpy's own buffers while a ufunc casts or broadcasts; small, since they are the one memory that no plan counts."""
 
 

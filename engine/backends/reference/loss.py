@@ -13,7 +13,7 @@ from ....layers.modes import LOSS_SCALE
 from .blocks import BUFFER_ELEMENTS, spans
 from .variant import Array, Implementation, Site, Variant, float64, store
 
-MOST_ROWS = 1024
+MOST_ROWS = 512
 
 
 def _rows(site: Site) -> tuple[int, int, int, tuple[slice, ...], Array]:
