@@ -25,8 +25,8 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 
 install: $(VENV)/.examples  ## make .venv with Bathyal and what its examples need
 
-train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 8 MiB
-	$(BIN)/bathyal train small_resnet --data digits --batch 64 --memory '8 MiB' --epochs 12 --lr 0.1 --schedule cosine
+train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 4 MiB
+	$(BIN)/bathyal train small_resnet --data digits --batch 64 --memory '4 MiB' --epochs 20 --lr 0.1 --schedule cosine
 
 test: $(VENV)/.test  ## run the tests
 	$(BIN)/python -m pytest

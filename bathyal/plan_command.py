@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from .engine.session import Mode, Planned, Session, default_memory, mode_graph, plan_without_memory
 from .memory.errors import BudgetError
 from .memory.sizes import format_size, parse_size
 from .network_options import NetworkChoice, choose
+from .scheduler.draft import aligned_size
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 def _planned(choice: NetworkChoice, budget_bytes: int) -> Planned:
     if choice.settings.backend == "null" or choice.settings.costs == "analytic":
         return plan_without_memory(choice.network, choice.settings, budget_bytes)
-    session = Session(choice.network, choice.settings, progress=True)
+    session = Session(choice.network, choice.settings, progress=sys.stderr.isatty())
     try:
         return session.training
     finally:
@@ -67,6 +69,7 @@ def summary(planned: Planned) -> dict[str, Any]:
         "arena_bytes": plan.peak_bytes,
         "live_peak_bytes": plan.live_peak_bytes,
         "state_bytes": graph.state_bytes,
+        "keep_bytes": sum(aligned_size(tensor) for tensor in graph.tensors),
         "predicted_seconds": plan.predicted_seconds,
         "lower_bound_seconds": plan.lower_bound_seconds,
         "recomputed_ops": plan.recomputed_ops,

@@ -250,6 +250,7 @@ def report(document: dict[str, Any]) -> str:
         ("predicted peak", "peak_bytes"),
         ("measured peak", "arena_high_water_bytes"),
         ("smallest budget", "min_budget_bytes"),
+        ("all kept", "keep_bytes"),
     ):
         lines.append(f"{name:<16}{format_size(document[key]):>12}  ({document[key]} bytes)")
     lines.append(f"weights sha256  {document['weights_sha256']}")

@@ -6,7 +6,7 @@ from memory_limit import memory_cgroup, peak_bytes, run_inside
 
 MIB = 2**20
 INTERPRETER = 150 * MIB
-NETWORK = ["resnet18", "--image", "96", "--batch", "16", "--classes", "10", "--threads", "1", "--costs", "analytic"]
+NETWORK = ["resnet18", "--image", "112", "--batch", "48", "--classes", "10", "--threads", "1", "--costs", "analytic"]
 FIXED = [*NETWORK, "--kernels", "fixed", "--json"]
 
 
@@ -19,7 +19,7 @@ def run(limit, *arguments):
 def test_a_step_fits_the_budget_and_the_interpreter():
     plan, _ = run(1024 * MIB, "plan", *FIXED, "--device", "null", "--memory", "8 GiB", "--strategy", "keep")
     keep_bytes = json.loads(plan.stdout)["peak_bytes"]
-    budget = 190 * MIB
+    budget = 240 * MIB
     done, used = run(budget + INTERPRETER, "train", *FIXED, "--memory", str(budget), "--steps", "2")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
@@ -35,6 +35,6 @@ def test_a_budget_beyond_the_limit_is_refused_and_not_killed():
 
 
 def test_without_a_budget_the_limit_is_looked_at():
-    done, _ = run(600 * MIB, "train", *FIXED, "--steps", "1")
+    done, _ = run(900 * MIB, "train", *FIXED, "--steps", "1")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["budget_bytes"] < 600 * MIB
+    assert json.loads(done.stdout.splitlines()[-1])["budget_bytes"] < 900 * MIB
