@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
@@ -16,7 +17,7 @@ from .backends.backend import Backend
 from .backends.null import NullBackend
 from .backends.reference import ReferenceBackend
 
-BACKENDS = {"reference": ReferenceBackend, "null": NullBackend}
+BACKENDS: Mapping[str, Callable[[], Backend]] = MappingProxyType({"reference": ReferenceBackend, "null": NullBackend})
 COSTS = ("measured", "analytic")
 
 
@@ -80,5 +81,4 @@ class Settings:
 
     def make_backend(self) -> Backend:
         """The backend of that name."""
-        made: Backend = BACKENDS[self.backend]()
-        return made
+        return BACKENDS[self.backend]()

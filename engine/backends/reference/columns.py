@@ -81,10 +81,15 @@ class Tiling:
         return TensorSpec((self.images[0].stop, self.channels, rows, columns) if self.padded else (0,), self.dtype)
 
     @property
+    def pixels(self) -> int:
+        """Output pixels of one image in the largest tile."""
+        return max(s.rows for s in self.strips) * self.windows.output[1]
+
+    @property
     def columns(self) -> TensorSpec:
         """The scratch array for the columns."""
-        pixels = max(s.rows for s in self.strips) * self.windows.output[1]
-        return TensorSpec((self.images[0].stop * self.channels * math.prod(self.windows.kernel) * pixels,), self.dtype)
+        depth = self.channels * math.prod(self.windows.kernel)
+        return TensorSpec((self.images[0].stop * depth * self.pixels,), self.dtype)
 
     def column_taps(self, strip: Strip, columns: Array) -> Array:
         """The scratch array as (images, C, kh, kw, rows, W') of the tiles of `strip`."""

@@ -2,11 +2,12 @@
 
 A 1×1 convolution over every pixel is a product as it stands ("direct"); all others go through the columns of
 `columns.py`. Per image and group: y = W · columns; columns' = Wᵀ · dy, added back into the image tap by tap in row
-order; dW = Σ dy · columnsᵀ in the order of the images. The gradient of the bias is summed in float64.
+order, a span of filters at a time; dW = Σ dy · columnsᵀ in the order of the images. The gradient of the bias is summed in float64.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from functools import partial
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import channel_blocks, channel_sums
+from .blocks import channel_blocks, channel_sums, spans
 from .columns import Tiling, tilings
+from .products import SPAN, part_of, product
 from .variant import Array, Implementation, Site, Variant, float64, store
 from .windows import Windows, convolution_windows
 
@@ -36,6 +38,11 @@ class _Geometry:
     def depth(self) -> int:
         """Rows of the columns of one group."""
         return self.channels // self.groups * math.prod(self.windows.kernel)
+
+    @property
+    def filter_depth(self) -> int:
+        """Filters of one group, which the gradient of the image sums over."""
+        return self.filters // self.groups
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -64,9 +71,18 @@ def _forward(site: Site) -> tuple[Variant, ...]:
     geometry = _geometry(site.inputs[0], site.inputs[1], site)
     bias = len(site.inputs) == 3
     if geometry.windows.pointwise:
-        return (Variant("direct", partial(_run_direct, geometry, bias)),)
+        part = part_of((geometry.filters, math.prod(geometry.windows.output)), geometry.depth, geometry.dtype)
+        return (Variant("direct", partial(_run_direct, geometry, bias), (part,)),)
     return tuple(
-        Variant(tiling.name, partial(_run_forward, geometry, tiling, bias), (tiling.frame, tiling.columns))
+        Variant(
+            tiling.name,
+            partial(_run_forward, geometry, tiling, bias),
+            (
+                tiling.frame,
+                tiling.columns,
+                part_of((tiling.images[0].stop, geometry.filters, tiling.pixels), geometry.depth, geometry.dtype),
+            ),
+        )
         for tiling in geometry.tilings
     )
 
@@ -76,19 +92,28 @@ def _add_bias(geometry: _Geometry, y: Array, bias: Array) -> None:
 
 
 def _run_direct(geometry: _Geometry, has_bias: bool, x: Array, weight: Array, *rest: Array) -> None:
-    *bias, y = rest
+    *bias, y, part = rest
     matrix = geometry.output_matrix(y)
-    np.matmul(geometry.weight(weight), geometry.image_matrix(x), out=matrix)
+    _multiply_images(geometry.weight(weight), geometry.image_matrix(x), matrix, part)
     if has_bias:
         _add_bias(geometry, matrix, bias[0])
 
 
+def _multiply_images(a: Array, images: Array, out: Array, part: Array) -> None:
+    """Out ← a · image for each image; with scratch for one image at a time where the depth is cut."""
+    if a.shape[-1] <= SPAN:
+        np.matmul(a, images, out=out)
+        return
+    for image, made in zip(images, out, strict=True):
+        product(a, image, made, part)
+
+
 def _run_forward(geometry: _Geometry, tiling: Tiling, has_bias: bool, x: Array, weight: Array, *rest: Array) -> None:
-    *bias, y, frame, columns = rest
+    *bias, y, frame, columns, part = rest
     filters, matrix = geometry.weight(weight), geometry.output_matrix(y)
     for images, strip, tile in tiling.gather(x, frame, columns):
         made = matrix[images, :, :, strip.pixels]
-        np.matmul(filters, tile, out=made)
+        product(filters, tile, made, part)
         if has_bias:
             _add_bias(geometry, made, bias[0])
 
@@ -96,15 +121,16 @@ def _run_forward(geometry: _Geometry, tiling: Tiling, has_bias: bool, x: Array, 
 def _backward_data(site: Site) -> tuple[Variant, ...]:
     geometry = _geometry(site.outputs[0], site.inputs[1], site)
     if geometry.windows.pointwise:
-        return (Variant("direct", partial(_run_direct_data, geometry)),)
+        part = part_of((geometry.channels, math.prod(geometry.windows.image)), geometry.filter_depth, geometry.dtype)
+        return (Variant("direct", partial(_run_direct_data, geometry), (part,)),)
     return tuple(
         Variant(tiling.name, partial(_run_data, geometry, tiling), (tiling.columns,)) for tiling in geometry.tilings
     )
 
 
-def _run_direct_data(geometry: _Geometry, dy: Array, weight: Array, dx: Array) -> None:
+def _run_direct_data(geometry: _Geometry, dy: Array, weight: Array, dx: Array, part: Array) -> None:
     filters = geometry.weight(weight).swapaxes(1, 2)
-    np.matmul(filters, geometry.output_matrix(dy), out=geometry.image_matrix(dx))
+    _multiply_images(filters, geometry.output_matrix(dy), geometry.image_matrix(dx), part)
 
 
 def _run_data(geometry: _Geometry, tiling: Tiling, dy: Array, weight: Array, dx: Array, columns: Array) -> None:
@@ -113,12 +139,12 @@ def _run_data(geometry: _Geometry, tiling: Tiling, dy: Array, weight: Array, dx:
     for strip in tiling.strips:
         taps = tiling.column_taps(strip, columns)
         matrix = tiling.column_matrix(taps)
-        for images in tiling.images:
+        for images, span in itertools.product(tiling.images, spans(geometry.filter_depth, SPAN)):
             count = images.stop - images.start
-            np.matmul(filters, gradient[images, :, :, strip.pixels], out=matrix[:count])
-            part, made = dx[images], taps[:count]
+            np.matmul(filters[:, :, span], gradient[images, :, span, strip.pixels], out=matrix[:count])
+            below, made = dx[images], taps[:count]
             for tap in strip.taps:
-                pixels = part[:, :, tap.inputs[0], tap.inputs[1]]
+                pixels = below[:, :, tap.inputs[0], tap.inputs[1]]
                 np.add(pixels, made[:, :, tap.row, tap.column, tap.outputs[0], tap.outputs[1]], out=pixels)
 
 

@@ -1,30 +1,33 @@
-"""Fully connected layers: one matrix product each. The gradient of the bias is summed in float64."""
+"""Fully connected layers: one matrix product each, in spans of its depth. The gradient of the bias is summed in float64."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from .blocks import channel_blocks, channel_sums
+from .products import part_of, product
 from .variant import Array, Implementation, Site, Variant, float64, store
 
 
 def _forward(site: Site) -> tuple[Variant, ...]:
-    return (Variant("matmul", _run_forward),)
+    (images, features), (made, _) = site.inputs[0].shape, site.inputs[1].shape
+    return (Variant("matmul", _run_forward, (part_of((images, made), features, site.dtype),)),)
 
 
 def _run_forward(x: Array, weight: Array, *rest: Array) -> None:
-    *bias, y = rest
-    np.matmul(x, weight.T, out=y)
+    *bias, y, part = rest
+    product(x, weight.T, y, part)
     if bias:
         np.add(y, bias[0], out=y)
 
 
 def _backward_data(site: Site) -> tuple[Variant, ...]:
-    return (Variant("matmul", _run_data),)
+    made, features = site.inputs[1].shape
+    return (Variant("matmul", _run_data, (part_of((site.inputs[0].shape[0], features), made, site.dtype),)),)
 
 
-def _run_data(dy: Array, weight: Array, dx: Array) -> None:
-    np.matmul(dy, weight, out=dx)
+def _run_data(dy: Array, weight: Array, dx: Array, part: Array) -> None:
+    product(dy, weight, dx, part)
 
 
 def _backward_weights(site: Site) -> tuple[Variant, ...]:
