@@ -40,9 +40,13 @@ class TorchNetwork:
         training: batch statistics and dropout, and running statistics that move; False takes the running ones.
         masks: for each dropout operation with p > 0, by operation name (the layer's name), what is kept: a boolean
             or 0/1 array of the shape of its input. The scale 1 / (1 − p) is applied here.
+        regions: for ReLU and max pooling operations, by operation name, the piece of the piecewise linear network to
+            stay in: which elements pass, or the index within the image of each window's winner. Rounding moves values
+            across these borders, where gradients jump; two runs in one region differ by rounding alone.
 
     Attributes:
         activations: every activation of the last forward pass, by tensor name; without the indices of max pooling.
+        region: the piece that the last forward pass was in.
     """
 
     def __init__(
@@ -52,9 +56,12 @@ class TorchNetwork:
         *,
         training: bool = True,
         masks: Mapping[str, Array] | None = None,
+        regions: Mapping[str, Array] | None = None,
     ) -> None:
         self.graph = graph
         self.training = training
+        self.regions = {} if regions is None else regions
+        self.region: dict[str, Array] = {}
         self.masks = {} if masks is None else masks
         self.activations: dict[str, torch.Tensor] = {}
         (images,) = graph.with_role(Role.INPUT)
@@ -140,14 +147,20 @@ class TorchNetwork:
             case "lrn":
                 return functional.local_response_norm(x, attrs["size"], attrs["alpha"], attrs["beta"], attrs["k"])
             case "relu":
-                return functional.relu(x)
+                passes = torch.tensor(self.regions[op.name]) if op.name in self.regions else x > 0
+                self.region[op.name] = passes.numpy()
+                return torch.where(passes, x, 0.0)
             case "sigmoid":
                 return torch.sigmoid(x)
             case "tanh":
                 return torch.tanh(x)
             case "max_pool":
                 window = (attrs["kernel"], attrs["stride"], attrs["padding"])
-                return functional.max_pool2d(x, *window, ceil_mode=attrs["ceil_mode"])
+                y, winners = functional.max_pool2d(x, *window, ceil_mode=attrs["ceil_mode"], return_indices=True)
+                self.region[op.name] = winners.numpy()
+                if op.name not in self.regions:
+                    return y
+                return x.flatten(2).gather(2, torch.tensor(self.regions[op.name]).flatten(2)).reshape(y.shape)
             case "avg_pool":
                 window = (attrs["kernel"], attrs["stride"], attrs["padding"])
                 return functional.avg_pool2d(x, *window, attrs["ceil_mode"], attrs["count_include_pad"])
@@ -172,7 +185,7 @@ class TorchNetwork:
 
 @pytest.fixture(scope="session")
 def torch_network() -> type[TorchNetwork]:
-    """The oracle's class: `torch_network(graph, values, training=True, masks=None)`."""
+    """The oracle's class: `torch_network(graph, values, training=True, masks=None, regions=None)`."""
     if torch is None:
         pytest.skip("PyTorch, the oracle, is not installed")
     return TorchNetwork

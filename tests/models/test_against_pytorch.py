@@ -1,4 +1,9 @@
-"""Every bundled network against PyTorch: loss and gradients of one step, from the same weights."""
+"""Every bundled network against PyTorch: loss and gradients of one step, from the same weights.
+
+Rounding moves some values across the border of a ReLU or of a max pooling, and gradients jump there: one such value
+among millions outweighs all rounding. Errors in float32 are therefore taken against a float64 network that stays in the
+linear piece that the float32 run was in; PyTorch's own errors are taken the same way.
+"""
 
 import numpy as np
 import pytest
@@ -14,93 +19,112 @@ from bathyal.memory.host import HostDevice
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.placement import lay_out_state
+from bathyal.scheduler.plan import NO_TENSOR
 from bathyal.scheduler.planner import Problem, make_plan
 
 pytest.importorskip("torch", reason="PyTorch, the oracle, is missing")
 
 NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
 SCALED = [name for name in NAMES if "resnet" in name]
-BATCH, CLASSES = 3, 6
+BATCH, CLASSES = 4, 6
 
 
-def batch(name, dtype):
-    entry = MODELS[name]
-    side = max(entry.smallest_image, 32)
-    rng = np.random.default_rng(1)
-    images = rng.normal(size=(BATCH, entry.channels, side, side)).astype(np.float32).astype(dtype)
-    return images, rng.integers(0, CLASSES, BATCH)
-
-
-def step(graph, images, labels):
-    """Loss, gradients by parameter, and where dropout kept its input, of one step of ours.
+class Step:
+    """One training step of ours without an update, with everything that it computed.
 
     Under `keep` every tensor has its own memory until the end of the step, so all can be read then.
     """
-    backend = ReferenceBackend()
-    lowered = lower(training_graph(graph, SGD(0.0)), backend)
-    problem = Problem(lowered, estimate(lowered, backend), Kernels.FIXED, lay_out_state(lowered))
-    plan = make_plan(problem, "keep", 2**45)
-    with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
-        state = State(lowered, problem.state, backend, device)
-        state.initialize(0)
-        executor = Executor(plan, lowered, backend, device)
-        executor.bind()
-        outputs = executor.run(
-            {"images": images, "labels": labels, "scalars": np.zeros(2) + 1, "random_key": np.array([0, 0], np.int64)}
-            | {"scalars": np.array([0.0, 1.0])}
-        )
-        held = {
-            lowered.tensors[i.tensor].name: np.ndarray(
-                lowered.tensors[i.tensor].shape, lowered.tensors[i.tensor].dtype, arena.memory, i.address
-            ).copy()
-            for i in plan.instances
-            if i.tensor >= 0 and lowered.tensors[i.tensor].role in (Role.GRADIENT, Role.ACTIVATION)
-        }
-    gradients = {t.name: held[f"{t.name}.gradient"] for t in lowered.with_role(Role.PARAMETER)}
-    masks = {
-        op.name: (held[lowered.tensors[op.outputs[0]].name] != 0) | (held[lowered.tensors[op.inputs[0]].name] == 0)
-        for op in lowered.ops
-        if op.kind == "dropout_training"
-    }
-    return float(outputs["loss"][0]), gradients, masks
+
+    def __init__(self, graph, images, labels):
+        backend = ReferenceBackend()
+        lowered = lower(training_graph(graph, SGD(0.0)), backend)
+        problem = Problem(lowered, estimate(lowered, backend), Kernels.FIXED, lay_out_state(lowered))
+        plan = make_plan(problem, "keep", 2**45)
+        with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+            State(lowered, problem.state, backend, device).initialize(0)
+            executor = Executor(plan, lowered, backend, device)
+            executor.bind()
+            scalars, key = np.array([0.0, 1.0]), np.array([0, 0], np.int64)
+            outputs = executor.run({"images": images, "labels": labels, "scalars": scalars, "random_key": key})
+            held = {
+                i.tensor: np.ndarray(t.shape, t.dtype, arena.memory, i.address).copy()
+                for i in plan.instances
+                if i.tensor != NO_TENSOR
+                for t in [lowered.tensors[i.tensor]]
+                if t.role in (Role.GRADIENT, Role.ACTIVATION)
+            }
+        names = {t.name: t.id for t in lowered.tensors}
+        self.loss = float(outputs["loss"][0])
+        self.logits = held[lowered.tensors[names[graph.tensors[graph.outputs[0]].name]].id]
+        self.gradients = {t.name: held[names[f"{t.name}.gradient"]] for t in lowered.with_role(Role.PARAMETER)}
+        self.masks, self.region = {}, {}
+        for op in lowered.ops:
+            if op.kind == "dropout_training":
+                # Where the input is 0 the mask does not matter.
+                self.masks[op.name] = (held[op.outputs[0]] != 0) | (held[op.inputs[0]] == 0)
+            elif op.kind == "relu":
+                self.region[op.name] = held[op.outputs[0]] > 0
+            elif op.kind == "max_pool":
+                width = lowered.tensors[op.inputs[0]].shape[3]
+                self.region[op.name] = winners(held[op.outputs[1]], op.attrs, width)
+
+
+def winners(index, attrs, width):
+    """From positions inside windows to indices within the image."""
+    rows, columns = np.divmod(index.astype(np.int64), attrs["kernel"][1])
+    rows += np.arange(index.shape[2])[:, None] * attrs["stride"][0] - attrs["padding"][0]
+    columns += np.arange(index.shape[3]) * attrs["stride"][1] - attrs["padding"][1]
+    return rows * width + columns
+
+
+def case(name, dtype, scale=None):
+    entry = MODELS[name]
+    side = max(entry.smallest_image, 64 if entry.image_side > 64 else 8)
+    network = build_model(name, classes=CLASSES, **({} if scale is None else {"residual_scale": scale}))
+    rng = np.random.default_rng(1)
+    images = rng.normal(size=(BATCH, entry.channels, side, side)).astype(np.float32).astype(dtype)
+    return forward_graph(network, images.shape, dtype), images, rng.integers(0, CLASSES, BATCH)
 
 
 def distance(found, exact):
-    """Relative L2 distance over all gradients together."""
+    """Relative L2 distance over all arrays together."""
     error = sum(float(np.sum((found[n].astype(np.float64) - exact[n]) ** 2)) for n in exact)
     return (error / sum(float(np.sum(exact[n] ** 2)) for n in exact)) ** 0.5
 
 
-def graphs(name, dtype, scale=None):
-    network = build_model(name, classes=CLASSES, **({} if scale is None else {"residual_scale": scale}))
-    images, labels = batch(name, dtype)
-    return forward_graph(network, images.shape, dtype), images, labels
-
-
-def oracle(torch_network, initial_values, graph, images, labels, masks):
-    network = torch_network(graph, initial_values(graph), masks=masks)
-    return network.loss(images, labels), network.gradients
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_float64_loss_and_gradients(name, torch_network, initial_values):
-    graph, images, labels = graphs(name, "float64")
-    loss, gradients, masks = step(graph, images, labels)
-    expected, exact = oracle(torch_network, initial_values, graph, images, labels, masks)
-    assert loss == pytest.approx(expected, rel=1e-12)
-    assert distance(gradients, exact) < 1e-9
+    graph, images, labels = case(name, "float64")
+    ours = Step(graph, images, labels)
+    network = torch_network(graph, initial_values(graph), masks=ours.masks)
+    assert ours.loss == pytest.approx(network.loss(images, labels), rel=1e-12)
+    exact = network.gradients
+    assert distance(ours.gradients, exact) < 1e-9
+    largest = max(float(np.linalg.norm(value)) for value in exact.values())
     for parameter, value in exact.items():
         # Where a gradient is zero but for rounding (a bias before a batch norm), only its size can be compared.
-        scale = max(float(np.linalg.norm(value)), 1e-6 * max(float(np.linalg.norm(v)) for v in exact.values()))
-        assert np.linalg.norm(gradients[parameter] - value) < 1e-9 * scale, parameter
+        size = max(float(np.linalg.norm(value)), 1e-6 * largest)
+        assert np.linalg.norm(ours.gradients[parameter] - value) < 1e-9 * size, parameter
 
 
 @pytest.mark.parametrize(("name", "scale"), [*((name, None) for name in NAMES), *((name, 0.1) for name in SCALED)])
 def test_float32_is_as_exact_as_pytorch(name, scale, torch_network, initial_values):
-    graph64, images64, labels = graphs(name, "float64", scale)
-    graph, images, _ = graphs(name, "float32", scale)
-    loss, gradients, masks = step(graph, images, labels)
-    expected, exact = oracle(torch_network, initial_values, graph64, images64, labels, masks)
-    peer_loss, peer = oracle(torch_network, initial_values, graph, images, labels, masks)
-    assert distance(gradients, exact) <= 2 * distance(peer, exact)
-    assert abs(loss - expected) <= 2 * max(abs(peer_loss - expected), 4e-7 * abs(expected))
+    graph64, images64, labels = case(name, "float64", scale)
+    graph, images, _ = case(name, "float32", scale)
+    values = initial_values(graph)
+
+    def errors(logits, gradients, masks, region):
+        network = torch_network(graph64, values, masks=masks, regions=region)
+        network.loss(images64, labels)
+        exact = network.activations[graph.tensors[graph.outputs[0]].name].detach().numpy()
+        return distance({"": logits}, {"": exact}), distance(gradients, network.gradients)
+
+    ours = Step(graph, images, labels)
+    network = torch_network(graph, values, masks=ours.masks)
+    network.loss(images, labels)
+    logits = network.activations[graph.tensors[graph.outputs[0]].name].detach().numpy()
+    peer = errors(logits, network.gradients, ours.masks, network.region)
+    found = errors(ours.logits, ours.gradients, ours.masks, ours.region)
+    print(f"{name} {scale}: ours {found}, PyTorch {peer}")
+    assert found[0] <= 2 * peer[0]
+    assert found[1] <= 2 * peer[1]
