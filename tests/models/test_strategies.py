@@ -1,0 +1,105 @@
+"""Every bundled network under every strategy and several budgets: bytes as predicted, no race, the same bits."""
+
+import numpy as np
+import pytest
+
+from bathyal.engine.backends.null import NullBackend
+from bathyal.engine.executor import Executor
+from bathyal.engine.lowering import lower
+from bathyal.engine.profile import estimate
+from bathyal.engine.trainer import Trainer
+from bathyal.layers import SGD, forward_graph, training_graph
+from bathyal.memory.arena import Arena
+from bathyal.memory.errors import BudgetError
+from bathyal.memory.host import HostDevice
+from bathyal.memory.simulated import SimulatedDevice
+from bathyal.models.registry import MODELS, build_model
+from bathyal.scheduler.kernels import Kernels
+from bathyal.scheduler.placement import lay_out_state
+from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+
+NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
+
+
+def shape(name, batch=2):
+    entry = MODELS[name]
+    return (batch, entry.channels, *(max(entry.smallest_image, 32),) * 2)
+
+
+def problem(name):
+    backend = NullBackend()
+    forward = forward_graph(build_model(name, classes=10), shape(name))
+    graph = lower(training_graph(forward, SGD(0.1, momentum=0.9)), backend)
+    return Problem(graph, estimate(graph, backend), Kernels.FIXED, lay_out_state(graph))
+
+
+def budgets(case, strategy):
+    with pytest.raises(BudgetError) as refused:
+        make_plan(case, strategy, 1)
+    least = refused.value.least_bytes
+    most = make_plan(case, strategy, 2**45).peak_bytes
+    return sorted({least, least + (most - least) // 4, least + (most - least) // 2, most})
+
+
+def feeds(case):
+    tensors = {t.name: t for t in case.graph.tensors}
+    return {n: np.zeros(tensors[n].shape, tensors[n].dtype) for n in ("images", "labels", "scalars", "random_key")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_high_water_is_the_predicted_peak(name):
+    case = problem(name)
+    for strategy in STRATEGIES:
+        for budget in budgets(case, strategy):
+            plan = make_plan(case, strategy, budget)
+            with Arena(budget) as arena, HostDevice(arena) as device:
+                executor = Executor(plan, case.graph, NullBackend(), device)
+                executor.bind()
+                executor.run(feeds(case))
+                assert executor.high_water_bytes == plan.peak_bytes <= budget
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_placement_wastes_little(name):
+    """Arena bytes over the peak of live bytes, at the smallest budget and at half way to the largest."""
+    case = problem(name)
+    for strategy in STRATEGIES:
+        for budget in budgets(case, strategy):
+            plan = make_plan(case, strategy, budget)
+            assert plan.peak_bytes <= 1.02 * plan.live_peak_bytes, (strategy, budget)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg16_bn", "resnet18", "resnet50"])
+def test_simulated_device_finds_no_race(name):
+    case = problem(name)
+    plan = make_plan(case, "chain", budgets(case, "chain")[0])
+    for seed in range(8):
+        with Arena(plan.peak_bytes) as arena, SimulatedDevice(arena, seed) as device:
+            executor = Executor(plan, case.graph, NullBackend(), device)
+            executor.bind()
+            for _ in range(2):
+                executor.run(feeds(case))
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg11_bn", "resnet18", "resnet50"])
+def test_five_steps_give_the_same_weights(name):
+    size = shape(name, batch=4)
+    rng = np.random.default_rng(0)
+    batches = [(rng.normal(size=size).astype(np.float32), rng.integers(0, 10, size[0])) for _ in range(5)]
+
+    def trained(strategy, memory):
+        network, optimizer = build_model(name, classes=10), SGD(0.01, momentum=0.9, weight_decay=1e-4)
+        choices = {"strategy": strategy, "memory": memory, "kernels": "fixed", "costs": "analytic"}
+        with Trainer(network, size, optimizer=optimizer, **choices) as trainer:
+            losses = [result.loss for result in trainer.fit(batches)]
+            assert trainer.arena_high_water_bytes == trainer.plan.peak_bytes <= memory
+            assert np.isfinite(losses).all()
+            return trainer.plan, (losses, trainer.state.weights_sha256())
+
+    plan, expected = trained("keep", 4 * 2**30)
+    assert trained("liveness", 2 * 2**30)[1] == expected
+    least = trained("chain", 2 * 2**30)[0].min_budget_bytes
+    for memory in (least, least + (plan.peak_bytes - least) // 20, least + (plan.peak_bytes - least) // 8):
+        tight, found = trained("chain", memory)
+        assert found == expected
+    assert trained("chain", least)[0].recomputed_ops > 0
