@@ -1,10 +1,9 @@
 """Bathyal trains networks deeper than the memory: give it a network and a number of bytes."""
 
-import os
+from .engine.openmp import wait_passively
 
-# Waiting threads of OpenMP spin by default, which on a busy machine turns microseconds into milliseconds. It is read
-# when the library loads, so it must be set before anything below is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Before anything below loads a library that uses OpenMP.
+wait_passively()
 
 from . import layers, models
 from .engine.data import ArrayDataset, FromIterable, Source

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from . import info_command, plan_command, train_command
+from . import compare_command, info_command, plan_command, train_command
 from .engine.settings import BACKENDS, COSTS
 from .layers.builder import DTYPES
 from .memory.errors import BathyalError
@@ -35,6 +35,11 @@ def parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="say how a network would be trained within a budget, without training it")
     _network(plan)
     plan.set_defaults(run=plan_command.run)
+
+    compare = commands.add_parser("compare", help="train side by side with PyTorch under the same limit on memory")
+    _network(compare)
+    compare_command.add_arguments(compare)
+    compare.set_defaults(run=compare_command.run)
 
     info = commands.add_parser("info", help="say what this machine and this installation offer")
     info.add_argument("--json", action="store_true", help="print one JSON object")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+from collections.abc import Callable
 from typing import Any
 
+from .engine.backends.backend import Backend
 from .engine.session import default_memory
 from .engine.settings import BACKENDS, usable_cores
 from .memory.available import free_memory
+from .memory.errors import DeviceError
 from .memory.sizes import format_size
 from .models.registry import MODELS
 from .scheduler.planner import STRATEGIES
@@ -46,7 +49,14 @@ def facts() -> dict[str, Any]:
         "cores": usable_cores(),
         "free_bytes": free_memory(),
         "default_budget_bytes": default_memory(),
-        "backends": {name: make().version() for name, make in BACKENDS.items()},
+        "backends": {name: _version(make) for name, make in BACKENDS.items()},
         "strategies": list(STRATEGIES),
         "models": {name: entry.description for name, entry in MODELS.items()},
     }
+
+
+def _version(make: Callable[[], Backend]) -> str:
+    try:
+        return make().version()
+    except DeviceError as error:
+        return f"missing: {error}"

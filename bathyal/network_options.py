@@ -48,7 +48,7 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
         options.memory,
         options.strategy,
         options.kernels,
-        "reference" if options.device == "auto" else options.device,
+        options.device,
         options.dtype,
         options.seed,
         options.threads,

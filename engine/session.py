@@ -110,8 +110,10 @@ def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, m
     """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
     backend = settings.make_backend()
     begin = time.perf_counter()
-    graph = lower(mode_graph(network, settings, mode, settings.input_shape[0]), backend)
-    costs = estimate(graph, backend)
+    # A kernel's workspace may depend on the number of threads.
+    with threadpool_limits(settings.threads or usable_cores()):
+        graph = lower(mode_graph(network, settings, mode, settings.input_shape[0]), backend)
+        costs = estimate(graph, backend)
     problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph))
     plan = make_plan(problem, settings.strategy, budget_bytes)
     return Planned(graph, costs, plan, time.perf_counter() - begin)
@@ -194,6 +196,7 @@ class Session:
         return self._programs[key]
 
     def _plan(self, mode: Mode, batch: int) -> Planned:
+        device = self.device  # sets the number of threads, which a kernel's workspace may depend on
         graph = lower(mode_graph(self.network, self.settings, mode, batch), self.backend)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         # Once there is state in the arena, nothing may be timed there any more.
@@ -201,7 +204,7 @@ class Session:
             costs = measure(
                 graph,
                 self.backend,
-                self.device.arena,
+                device.arena,
                 threads=self.threads,
                 folder=self._cache,
                 progress=self._progress,
@@ -213,7 +216,7 @@ class Session:
         problem = Problem(graph, costs, Kernels(self.settings.kernels), layout)
         strategy = self.settings.strategy if mode is Mode.TRAINING else "liveness"
         plan = self._plan_with_known_kernels(problem, strategy, kernel_key(mode, batch))
-        plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
+        plan = plan or make_plan(problem, strategy, device.arena.nbytes)
         return Planned(graph, costs, plan, time.perf_counter() - begin)
 
     def _plan_with_known_kernels(self, problem: Problem, strategy: str, key: str) -> Plan | None:

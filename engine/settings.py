@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +11,20 @@ from types import MappingProxyType
 
 from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
-from ..memory.errors import ConfigError
+from ..memory.errors import ConfigError, DeviceError
 from ..scheduler.kernels import Kernels
 from ..scheduler.planner import STRATEGIES
 from .backends.backend import Backend
 from .backends.null import NullBackend
+from .backends.onednn import OneDnnBackend
 from .backends.reference import ReferenceBackend
 
-BACKENDS: Mapping[str, Callable[[], Backend]] = MappingProxyType({"reference": ReferenceBackend, "null": NullBackend})
+logger = logging.getLogger(__name__)
+
+BACKENDS: Mapping[str, Callable[[], Backend]] = MappingProxyType(
+    {"onednn": OneDnnBackend, "reference": ReferenceBackend, "null": NullBackend}
+)
+AUTO = "auto"
 COSTS = ("measured", "analytic")
 
 
@@ -50,7 +57,7 @@ class Settings:
         memory: bytes, or text such as "400 MiB"; None takes 80 % of what is free.
         strategy: name of what plans.
         kernels: "fit" takes the fastest that fits the free bytes, "fixed" the library's first, whatever the budget.
-        backend: name of what computes.
+        backend: name of what computes; "auto" is oneDNN in float32 where it is installed, else numpy.
         dtype: "float32" or "float64".
         seed: of first values, dropout and shuffling.
         threads: of the backend; None takes all cores.
@@ -62,7 +69,7 @@ class Settings:
     memory: int | str | None = None
     strategy: str = "auto"
     kernels: str = "fit"
-    backend: str = "reference"
+    backend: str = AUTO
     dtype: str = "float32"
     seed: int = 0
     threads: int | None = None
@@ -71,7 +78,7 @@ class Settings:
     def __post_init__(self) -> None:
         one_of("strategy", self.strategy, STRATEGIES)
         one_of("kernels", self.kernels, [k.value for k in Kernels])
-        one_of("backend", self.backend, list(BACKENDS))
+        one_of("backend", self.backend, [AUTO, *BACKENDS])
         one_of("dtype", self.dtype, DTYPES)
         one_of("costs", self.costs, COSTS)
         if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
@@ -80,5 +87,12 @@ class Settings:
             raise ConfigError("seed", "a whole number from 0 to 2⁶³ − 1", repr(self.seed))
 
     def make_backend(self) -> Backend:
-        """The backend of that name."""
-        return BACKENDS[self.backend]()
+        """The backend of that name; raises DeviceError when its library is missing, but for "auto"."""
+        if self.backend != AUTO:
+            return BACKENDS[self.backend]()
+        if self.dtype == "float32":
+            try:
+                return OneDnnBackend()
+            except DeviceError as error:
+                logger.warning("computing with numpy, which is slower (%s)", error)
+        return ReferenceBackend()

@@ -85,7 +85,7 @@ class Trainer:
         memory: int | str | None = None,
         strategy: str = "auto",
         kernels: str = "fit",
-        backend: str = "reference",
+        backend: str = "auto",
         dtype: str = "float32",
         seed: int = 0,
         threads: int | None = None,
@@ -104,7 +104,7 @@ class Trainer:
             memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
             strategy: "auto", "keep", "liveness" or "chain".
             kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
-            backend: what computes.
+            backend: what computes: "auto", "onednn", "reference" or "null".
             dtype: "float32" or "float64".
             seed: of first values and dropout.
             threads: of the backend; all cores by default.

@@ -21,7 +21,9 @@ def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> S
 
 
 FLATTEN = OpKind("flatten", _shapes, _backward, inplace=((0, 0),))
-KINDS = (FLATTEN, OpKind("reshape", inplace=((0, 0),)))
+CONVERT = OpKind("convert")
+"""A change of a backend's layout, which lowering inserts."""
+KINDS = (FLATTEN, OpKind("reshape", inplace=((0, 0),)), CONVERT)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """From a graph to a chain of blocks: cut where a single tensor crosses.
 
 A cut is made before a convolution or matrix product where exactly one activation goes from the operations before to
-those after, so that each block holds at least one heavy operation and the cheap ones that follow it.
+those after, so that each block holds at least one heavy operation and the cheap ones that follow it. Operations that
+share a parameter share a block too: its gradient is summed over all of them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..layers.graph import Graph, Op, Phase, Role
 from ..layers.kinds import KINDS
+from ..layers.shape import CONVERT
 from .plan import NO_TENSOR
 
 
@@ -22,8 +24,13 @@ def assign_blocks(graph: Graph) -> Graph:
     block, heavy = 0, False
     for position, op in enumerate(forward):
         if KINDS[op.kind].heavy:
-            if heavy and len(crossing[position]) == 1:
+            # A conversion belongs to the operation that it is made for: its backward pass converts the same tensor.
+            cut = position
+            while cut and forward[cut - 1].kind == CONVERT.name:
+                cut -= 1
+            if heavy and crossing[cut] == 1:
                 block += 1
+                block_of.update((conversion.id, block) for conversion in forward[cut:position])
             heavy = True
         block_of[op.id] = block
     last = block + 1 if forward else 0
@@ -31,8 +38,8 @@ def assign_blocks(graph: Graph) -> Graph:
     return replace(graph, ops=ops)
 
 
-def _crossings(graph: Graph, forward: Sequence[Op]) -> list[set[int]]:
-    """For each forward operation, the tensors made before it and read by it or later ones (images included)."""
+def _crossings(graph: Graph, forward: Sequence[Op]) -> list[int]:
+    """For each forward operation, how many tensors cross it: made or (images, parameters) read before, and read again."""
     last_read: dict[int, int] = {}
     for position, op in enumerate(forward):
         for t in op.inputs:
@@ -45,8 +52,9 @@ def _crossings(graph: Graph, forward: Sequence[Op]) -> list[set[int]]:
     found = []
     for position, op in enumerate(forward):
         alive = {t for t in alive if last_read[t] >= position}
-        found.append(alive)
-        alive = alive | {t for t in op.outputs if t in last_read}
+        found.append(len(alive))
+        alive |= {t for t in op.outputs if t in last_read}
+        alive |= {t for t in op.inputs if graph.tensors[t].role is Role.PARAMETER}
     return found
 
 

@@ -10,10 +10,11 @@ from .draft import aligned_size
 def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float:
     """No plan without transfers is faster, persistent or not.
 
-    Every operation runs once. When the loss is computed, each forward operation whose outputs some backward operation
-    reads either has those bytes in memory or runs again later. Choosing what to hold is a knapsack; its linear
-    relaxation is a lower bound. State and fed tensors take their share of the budget first, as they live throughout
-    (of the fed ones only those that a backward operation reads).
+    Every operation runs once. When the gradient of the loss is computed, the forward operations that lead to it have
+    run and no other backward operation has; so each of them whose outputs some backward operation reads either has
+    those bytes in memory or runs again later. Choosing what to hold is a knapsack; its linear relaxation is a lower
+    bound. State and fed tensors take their share of the budget first, as they are there at that time (of the fed ones
+    only those that a backward operation reads).
     """
     once = sum(costs.fastest_seconds(op.id) for op in graph.ops)
     wanted = {t for op in graph.ops if op.phase not in (Phase.FORWARD, Phase.LOSS) for t in op.inputs}

@@ -7,7 +7,7 @@ or drops is therefore nothing but the order that it emits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,19 +148,19 @@ def draft(
         index, workspace_bytes = kernel(number)
         workspace = instance(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE
         steps.append(Run(number, index, inputs, tuple(outputs), workspace, again))
-    for t in (*graph.outputs, *final):
-        if t in current:
-            out.death[current[t]] = max(last, 0)
+    needed_after = {current[t] for t in (*graph.outputs, *final) if t in current}
+    for i in needed_after:
+        out.death[i] = max(last, 0)
     if whole_step:
         for i, t in enumerate(out.tensor):
             if t != NO_TENSOR:
                 out.birth[i], out.death[i] = 0, max(last, 0)
     elif share:
-        _share(graph, out)
+        _share(graph, out, needed_after)
     return out
 
 
-def _share(graph: Graph, out: Draft) -> None:
+def _share(graph: Graph, out: Draft, needed_after: Container[int]) -> None:
     """Let outputs take over the memory of inputs that die at the same step, where the kind of operation allows it."""
     for position, step in enumerate(out.steps):
         op = graph.ops[step.op]
@@ -174,6 +174,7 @@ def _share(graph: Graph, out: Draft) -> None:
                 and out.birth[new] == position
                 and new not in taken
                 and old not in taken
+                and old not in needed_after
                 and step.inputs.count(old) == 1
                 and out.nbytes[new] == out.nbytes[old]
                 and graph.tensors[out.tensor[old]].role not in STATE

@@ -81,7 +81,8 @@ def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
     if strategy in ("auto", "chain") and _is_training(problem.graph):
         chain = _ChainOrders(planner)
         least = min(natural, chain.smallest(), key=lambda placed: placed.end)
-        chosen = chosen or chain.fastest(budget_bytes) or (least if least.end <= budget_bytes else None)
+        if chosen is None and least.end <= budget_bytes:
+            chosen = chain.fastest(budget_bytes) or least
     if chosen is None:
         hint = "Give more memory, a smaller batch or smaller images."
         if strategy not in ("auto", "chain") and _is_training(problem.graph):
@@ -97,7 +98,7 @@ def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
     if problem.kernels is Kernels.FIT:
         chosen = planner.with_fastest_kernels(chosen, budget_bytes)
     plan = _plan(problem, strategy, budget_bytes, chosen, least.end)
-    verify(plan, problem.graph, problem.costs)
+    verify(plan, problem.graph, problem.costs, problem.state)
     return plan
 
 

@@ -1,8 +1,8 @@
 """Check a plan without trusting its maker.
 
 Replays the steps and raises `PlanError` unless every operation runs first exactly once, reads the right values while
-they are there and unharmed, only repeats what may be repeated, and no two live instances overlap. It shares no code
-with the planners; it does not check seconds.
+they are there and unharmed, only repeats what may be repeated, no two live instances overlap, and state lies where all
+plans of a run expect it. It shares no code with the planners; it does not check seconds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from ..layers.graph import FED, STATE, Graph, Phase
 from ..layers.kinds import KINDS
 from ..memory.errors import PlanError
 from .costs import CostTable
+from .placement import StateLayout
 from .plan import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Plan, Run
 
 
-def verify(plan: Plan, graph: Graph, costs: CostTable) -> None:
-    """Check `plan` against the lowered `graph`.
+def verify(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout) -> None:
+    """Check `plan` against the lowered `graph`, its kernels and the addresses of the state.
 
     Raises:
         PlanError: names the step and the rule that it breaks.
@@ -27,12 +28,12 @@ def verify(plan: Plan, graph: Graph, costs: CostTable) -> None:
         raise PlanError("plan", f"a plan for the graph {graph.fingerprint()[:12]}", plan.graph[:12])
     if plan.peak_bytes > plan.budget_bytes:
         raise PlanError("plan", f"at most {plan.budget_bytes} bytes", f"{plan.peak_bytes}")
-    _check_instances(plan, graph)
+    _check_instances(plan, graph, state)
     _check_steps(plan, graph, costs)
-    _check_overlaps(plan, graph)
+    _check_overlaps(plan)
 
 
-def _check_instances(plan: Plan, graph: Graph) -> None:
+def _check_instances(plan: Plan, graph: Graph, state: StateLayout) -> None:
     end = 0
     for number, i in enumerate(plan.instances):
         where = f"instance {number}"
@@ -40,9 +41,19 @@ def _check_instances(plan: Plan, graph: Graph) -> None:
             raise PlanError(where, f"an address aligned to {ALIGNMENT}", f"{i.address} with {i.nbytes} bytes")
         if not 0 <= i.birth <= i.death < max(len(plan.steps), 1):
             raise PlanError(where, "a life within the step", f"{i.birth} to {i.death}")
-        if i.tensor != NO_TENSOR and i.nbytes < graph.tensors[i.tensor].nbytes:
-            raise PlanError(where, f"{graph.tensors[i.tensor].nbytes} bytes", f"{i.nbytes}")
         end = max(end, i.address + i.nbytes)
+        if i.tensor != NO_TENSOR:
+            if not 0 <= i.tensor < len(graph.tensors):
+                raise PlanError(where, f"one of {len(graph.tensors)} tensors", str(i.tensor))
+            tensor = graph.tensors[i.tensor]
+            if i.nbytes < tensor.nbytes:
+                raise PlanError(where, f"{tensor.nbytes} bytes", f"{i.nbytes}")
+            if tensor.role in STATE:
+                if i.address != state.addresses[tensor.name]:
+                    raise PlanError(where, f"{tensor.name} at {state.addresses[tensor.name]}", f"{i.address}")
+                continue
+        if i.address < state.nbytes:
+            raise PlanError(where, f"an address above the state, which ends at {state.nbytes}", f"{i.address}")
     if end != plan.peak_bytes:
         raise PlanError("plan", f"peak_bytes {end}, the highest end of an instance", str(plan.peak_bytes))
 
@@ -93,6 +104,8 @@ class _Replay:
 def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
     replay = _Replay(plan, graph)
     for position, step in enumerate(plan.steps):
+        if not 0 <= step.op < len(graph.ops):
+            raise PlanError(f"step {position}", f"one of {len(graph.ops)} operations", str(step.op))
         op = graph.ops[step.op]
         where = f"step {position} ({op.kind} {op.name})"
         kind = KINDS[op.kind]
@@ -141,7 +154,10 @@ def _check_inplace(plan: Plan, graph: Graph, position: int, step: Run, where: st
             if a.address < b.address + b.nbytes and b.address < a.address + a.nbytes:
                 same = a.address == b.address and a.nbytes == b.nbytes
                 once = step.inputs.count(old) == 1
-                if not ((to, source) in allowed and same and once and a.death == position):
+                ends = (
+                    a.death == position and a.tensor not in graph.outputs and graph.tensors[a.tensor].role not in STATE
+                )
+                if not ((to, source) in allowed and same and once and ends):
                     raise PlanError(where, "outputs apart from inputs that are needed", f"instances {old} and {new}")
 
 
@@ -154,6 +170,8 @@ def _check_workspace(plan: Plan, costs: CostTable, position: int, step: Run, whe
         if needed:
             raise PlanError(where, f"{needed} bytes of workspace", "none")
         return
+    if not 0 <= step.workspace < len(plan.instances):
+        raise PlanError(where, "an instance of the plan", str(step.workspace))
     instance = plan.instances[step.workspace]
     if instance.tensor != NO_TENSOR or instance.birth != position or instance.death != position:
         raise PlanError(where, "a workspace that lives at this step alone", str(instance))
@@ -161,7 +179,7 @@ def _check_workspace(plan: Plan, costs: CostTable, position: int, step: Run, whe
         raise PlanError(where, f"{needed} bytes of workspace", f"{instance.nbytes}")
 
 
-def _check_overlaps(plan: Plan, graph: Graph) -> None:
+def _check_overlaps(plan: Plan) -> None:
     """No two instances that live at the same step share a byte, but an input that ends as an output begins in it."""
     births: dict[int, list[int]] = defaultdict(list)
     deaths: dict[int, list[int]] = defaultdict(list)
@@ -170,21 +188,28 @@ def _check_overlaps(plan: Plan, graph: Graph) -> None:
             births[i.birth].append(number)
             deaths[i.death].append(number)
     alive: list[tuple[int, int]] = []
+    live = peak = 0
+
+    def leave(number: int) -> int:
+        entry = (plan.instances[number].address, number)
+        place = bisect_left(alive, entry)
+        if place == len(alive) or alive[place] != entry:
+            return 0
+        del alive[place]
+        return plan.instances[number].nbytes
+
     for position in range(len(plan.steps)):
         step = plan.steps[position]
         handed_over = {
-            (plan.instances[n].address, n)
+            n
             for n in step.inputs
             if plan.instances[n].death == position
             and any(plan.instances[o].address == plan.instances[n].address for o in step.outputs)
         }
-        for entry in handed_over:
-            place = bisect_left(alive, entry)
-            if place < len(alive) and alive[place] == entry:
-                del alive[place]
+        live -= sum(map(leave, handed_over))
         for number in births[position]:
             i = plan.instances[number]
-            if (i.address, number) in handed_over:
+            if number in handed_over:
                 continue
             place = bisect_left(alive, (i.address, number))
             for neighbour in alive[max(place - 1, 0) : place + 1]:
@@ -194,8 +219,8 @@ def _check_overlaps(plan: Plan, graph: Graph) -> None:
                         f"step {position}", "live instances apart", f"{number} and {neighbour[1]} overlap: {i}, {other}"
                     )
             insort(alive, (i.address, number))
-        for number in deaths[position]:
-            entry = (plan.instances[number].address, number)
-            place = bisect_left(alive, entry)
-            if place < len(alive) and alive[place] == entry:
-                del alive[place]
+            live += i.nbytes
+        peak = max(peak, live)
+        live -= sum(map(leave, deaths[position]))
+    if peak != plan.live_peak_bytes:
+        raise PlanError("plan", f"live_peak_bytes {peak}", str(plan.live_peak_bytes))

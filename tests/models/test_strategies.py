@@ -100,6 +100,6 @@ def test_five_steps_give_the_same_weights(name):
     assert trained("liveness", 2 * 2**30)[1] == expected
     least = trained("chain", 2 * 2**30)[0].min_budget_bytes
     for memory in (least, least + (plan.peak_bytes - least) // 20, least + (plan.peak_bytes - least) // 8):
-        tight, found = trained("chain", memory)
+        _, found = trained("chain", memory)
         assert found == expected
     assert trained("chain", least)[0].recomputed_ops > 0

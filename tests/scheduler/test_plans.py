@@ -2,11 +2,16 @@
 
 import dataclasses
 import logging
+import os
+import random
+import subprocess
+import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from bathyal.layers.graph import Phase
+from bathyal.layers.graph import FED, STATE, Phase
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import BudgetError, ConfigError, PlanError
 from bathyal.scheduler.bounds import knapsack_seconds
@@ -35,7 +40,7 @@ def test_plans_fit_and_are_what_they_say(seed, strategy):
     problem = random_problem(seed)
     for budget in budgets(problem, strategy):
         plan = make_plan(problem, strategy, budget)
-        verify(plan, problem.graph, problem.costs)
+        verify(plan, problem.graph, problem.costs, problem.state)
         assert plan.peak_bytes <= budget
         assert plan.peak_bytes == max(i.address + i.nbytes for i in plan.instances)
         assert plan.live_peak_bytes <= plan.peak_bytes
@@ -55,6 +60,87 @@ def live_peak(plan):
             end = max(end, last)
         peak = max(peak, total)
     return peak
+
+
+def with_workspace(problem, nbytes):
+    """The same problem with kernels that all need scratch memory."""
+    rows = tuple(tuple(dataclasses.replace(k, workspace_bytes=nbytes) for k in row) for row in problem.costs.kernels)
+    return dataclasses.replace(problem, costs=dataclasses.replace(problem.costs, kernels=rows))
+
+
+def equal_bytes(plan, a, b):
+    return plan.instances[a].nbytes == plan.instances[b].nbytes
+
+
+def run_byte_by_byte(plan, problem):
+    """Run a plan on labels instead of numbers: every byte knows which value was written there last.
+
+    Knows of no lifetimes: it only looks at addresses, at what each operation reads, and at what it may overwrite.
+    """
+    graph, instances = problem.graph, plan.instances
+    memory = np.full(plan.peak_bytes, -1, np.int64)
+    labels = {}
+
+    def place(number):
+        i = instances[number]
+        return slice(i.address, i.address + graph.tensors[i.tensor].nbytes)
+
+    def write(number, version=0):
+        memory[place(number)] = labels.setdefault((instances[number].tensor, version), len(labels))
+
+    def check(number, version=0):
+        assert (memory[place(number)] == labels[instances[number].tensor, version]).all()
+
+    def overlap(a, b):
+        return a.start < b.stop and b.start < a.stop
+
+    for number, i in enumerate(instances):
+        if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in FED | STATE:
+            write(number)
+    updated, done = set(), set()
+    for step in plan.steps:
+        op = graph.ops[step.op]
+        kept = KINDS[op.kind].kept if step.op in done else ()
+        for number, tensor in zip(step.inputs, op.inputs, strict=True):
+            by = next((o.id for o in graph.ops if tensor in o.updates), None)
+            assert (tensor in updated) == (by is not None and by < op.id)
+            check(number, int(tensor in updated))
+        for index in kept:
+            check(step.outputs[index])
+        writes = [place(n) for index, n in enumerate(step.outputs) if index not in kept]
+        if step.workspace != NO_INSTANCE:
+            i = instances[step.workspace]
+            writes.append(slice(i.address, i.address + problem.costs.kernels[step.op][step.kernel].workspace_bytes))
+        for index, a in enumerate(writes):
+            assert not any(overlap(a, b) for b in writes[:index])
+            for source, number in enumerate(step.inputs):
+                if overlap(a, place(number)):
+                    assert a == place(number)
+                    assert (index, source) in KINDS[op.kind].inplace
+            memory[a] = -1
+        for index, number in enumerate(step.outputs):
+            if index not in kept:
+                write(number)
+        for number, tensor in zip(step.inputs, op.inputs, strict=True):
+            if tensor in op.updates:
+                updated.add(tensor)
+                write(number, 1)
+        done.add(step.op)
+    for number, i in enumerate(instances):
+        if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in STATE:
+            assert i.address == problem.state.addresses[graph.tensors[i.tensor].name]
+            check(number, 1)
+        elif i.tensor in graph.outputs:
+            check(number)
+    assert done == {op.id for op in graph.ops}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_value_is_there_when_it_is_read(seed, strategy):
+    problem = random_problem(seed)
+    for budget in budgets(problem, strategy)[:2]:
+        run_byte_by_byte(make_plan(problem, strategy, budget), problem)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -119,6 +205,35 @@ def test_same_problem_same_plan():
         assert a.to_json() == b.to_json()
 
 
+PLANS_DIGEST = """
+import hashlib
+from random_networks import random_problem
+from bathyal.memory.errors import BudgetError
+from bathyal.scheduler.planner import STRATEGIES, make_plan
+
+digest = hashlib.sha256()
+for seed in range(6):
+    for strategy in STRATEGIES:
+        problem = random_problem(seed)
+        try:
+            make_plan(problem, strategy, 1)
+        except BudgetError as refused:
+            for budget in (refused.least_bytes, refused.least_bytes * 5 // 4):
+                digest.update(make_plan(problem, strategy, budget).to_json().encode())
+print(digest.hexdigest())
+"""
+
+
+def test_plans_do_not_depend_on_the_seed_of_hashes():
+    found = set()
+    for seed in ("0", "1", "12345"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, "-c", PLANS_DIGEST], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
 def test_unknown_strategy_names_the_nearest():
     with pytest.raises(ConfigError, match="liveness"):
         make_plan(random_problem(0), "livenes", PLENTY)
@@ -150,7 +265,7 @@ class TestVerifierFinds:
     def refused(self, case, match, **changes):
         problem, plan = case
         with pytest.raises(PlanError, match=match):
-            verify(dataclasses.replace(plan, **changes), problem.graph, problem.costs)
+            verify(dataclasses.replace(plan, **changes), problem.graph, problem.costs, problem.state)
 
     def step(self, case, position, **changes):
         steps = list(case[1].steps)
@@ -193,21 +308,101 @@ class TestVerifierFinds:
         )
         self.refused(case, "alive", instances=self.instance(case, number, death=plan.instances[number].birth))
 
-    def test_two_live_instances_in_one_place(self, case):
-        _, plan = case
-        a = next(n for n, i in enumerate(plan.instances) if i.tensor != NO_TENSOR and i.birth > 0 and i.death > i.birth)
-        b = next(
+    @pytest.mark.parametrize("shift", [0, 64])
+    def test_two_live_instances_in_one_place(self, case, shift):
+        problem, plan = case
+        end = problem.state.nbytes
+        inner = [(n, i) for n, i in enumerate(plan.instances) if i.tensor != NO_TENSOR and i.address >= end]
+        a, b = next(
+            (n, other)
+            for n, i in inner
+            for _, other in inner
+            if other.birth < i.birth < i.death < other.death
+            and other.address + shift + i.nbytes < plan.peak_bytes
+            and shift < other.nbytes
+        )
+        self.refused(case, "apart", instances=self.instance(case, a, address=b.address + shift))
+
+    def test_an_operation_an_instance_or_a_tensor_that_does_not_exist(self, case):
+        problem, plan = case
+        last = len(plan.steps) - 1
+        for op in (len(problem.graph.ops), plan.steps[last].op - len(problem.graph.ops)):
+            self.refused(case, "operations", steps=self.step(case, last, op=op))
+        for number in (len(plan.instances), -2):
+            self.refused(case, "an instance of the plan", steps=self.step(case, 0, workspace=number))
+            self.refused(case, "an instance of the plan", steps=self.step(case, 0, outputs=(number,)))
+        for tensor in (len(problem.graph.tensors), -2):
+            self.refused(case, "tensors", instances=self.instance(case, 0, tensor=tensor))
+
+    def test_a_wrong_live_peak(self, case):
+        self.refused(case, "live_peak_bytes", live_peak_bytes=case[1].live_peak_bytes - 64)
+
+    def test_state_that_changes_places(self, case):
+        problem, plan = case
+        state = [
             n
             for n, i in enumerate(plan.instances)
-            if n != a
-            and i.nbytes
-            and i.tensor != NO_TENSOR
-            and i.address != plan.instances[a].address
-            and i.birth < plan.instances[a].birth < i.death
-            and i.address + plan.instances[a].nbytes < plan.peak_bytes
+            if i.tensor != NO_TENSOR and problem.graph.tensors[i.tensor].role in STATE
+        ]
+        a, b = next((x, y) for x in state for y in state if x < y and equal_bytes(plan, x, y))
+        instances = list(self.instance(case, a, address=plan.instances[b].address))
+        instances[b] = dataclasses.replace(instances[b], address=plan.instances[a].address)
+        self.refused(case, " at ", instances=tuple(instances))
+
+    def test_bytes_of_state_that_only_another_plan_uses(self, case):
+        """An evaluation has no momentum, but must leave it alone."""
+        problem, plan = case
+        larger = dataclasses.replace(problem.state, nbytes=problem.state.nbytes + 64)
+        with pytest.raises(PlanError, match="above the state"):
+            verify(plan, problem.graph, problem.costs, larger)
+
+    def test_an_output_in_place_of_an_input_that_is_read_later(self, case):
+        problem, plan = case
+        kinds = [KINDS[problem.graph.ops[s.op].kind] for s in plan.steps]
+        position, old, new = next(
+            (n, s.inputs[source], s.outputs[to])
+            for n, s in enumerate(plan.steps)
+            for to, source in kinds[n].inplace
+            if plan.instances[s.inputs[source]].death > n and plan.instances[s.outputs[to]].birth == n
         )
-        moved = self.instance(case, a, address=plan.instances[b].address)
-        self.refused(case, "apart|overlap|highest end", instances=moved)
+        assert plan.instances[new].birth == position
+        moved = self.instance(case, new, address=plan.instances[old].address)
+        self.refused(case, "outputs apart from inputs", instances=moved)
+
+    def test_a_workspace_over_an_operand(self):
+        problem = with_workspace(random_problem(0), 256)
+        plan = make_plan(problem, "liveness", PLENTY)
+        position = next(n for n, s in enumerate(plan.steps) if plan.instances[s.outputs[0]].nbytes >= 256)
+        step, instances = plan.steps[position], list(plan.instances)
+        address = instances[step.outputs[0]].address
+        instances[step.workspace] = dataclasses.replace(instances[step.workspace], address=address)
+        with pytest.raises(PlanError, match="live instances apart"):
+            verify(dataclasses.replace(plan, instances=tuple(instances)), problem.graph, problem.costs, problem.state)
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_every_small_change_that_would_harm_a_value(self, seed):
+        """Plans with one number changed: what the verifier lets pass, a run byte by byte finds right as well."""
+        problem = with_workspace(random_problem(seed), 256)
+        plan = make_plan(problem, "chain", budgets(problem, "chain")[0])
+        run_byte_by_byte(plan, problem)
+        rng = random.Random(seed)
+        passed = 0
+        for _ in range(400):
+            number, name = rng.randrange(len(plan.instances)), rng.choice(("address", "birth", "death", "nbytes"))
+            instance = plan.instances[number]
+            by = rng.choice((-192, -64, 64, 128)) if name == "address" else rng.choice((-64, -8, -2, -1, 1, 2, 8, 64))
+            changed = list(plan.instances)
+            changed[number] = dataclasses.replace(instance, **{name: getattr(instance, name) + by})
+            peak = max(i.address + i.nbytes for i in changed)
+            mutant = dataclasses.replace(plan, instances=tuple(changed), peak_bytes=peak, budget_bytes=PLENTY)
+            mutant = dataclasses.replace(mutant, live_peak_bytes=live_peak(mutant))
+            try:
+                verify(mutant, problem.graph, problem.costs, problem.state)
+            except PlanError:
+                continue
+            passed += 1
+            run_byte_by_byte(mutant, problem)
+        assert passed > 10
 
     def test_an_update_that_runs_twice(self, case):
         problem, plan = case
@@ -258,22 +453,18 @@ class TestVerifierFinds:
         self.refused(case, "bytes", instances=self.instance(case, 0, nbytes=0))
 
     def test_workspace_of_another_life(self):
-        problem = random_problem(0)
-        kernels = tuple(
-            tuple(dataclasses.replace(k, workspace_bytes=256) for k in row) for row in problem.costs.kernels
-        )
-        problem = dataclasses.replace(problem, costs=dataclasses.replace(problem.costs, kernels=kernels))
+        problem = with_workspace(random_problem(0), 256)
         plan = make_plan(problem, "liveness", PLENTY)
         position = next(n for n, s in enumerate(plan.steps) if s.workspace != NO_INSTANCE)
         steps = list(plan.steps)
         steps[position] = dataclasses.replace(steps[position], workspace=NO_INSTANCE)
         with pytest.raises(PlanError, match="256 bytes of workspace"):
-            verify(dataclasses.replace(plan, steps=tuple(steps)), problem.graph, problem.costs)
+            verify(dataclasses.replace(plan, steps=tuple(steps)), problem.graph, problem.costs, problem.state)
         instances = list(plan.instances)
         number = plan.steps[position].workspace
         instances[number] = dataclasses.replace(instances[number], death=len(plan.steps) - 1)
         with pytest.raises(PlanError, match="lives at this step alone"):
-            verify(dataclasses.replace(plan, instances=tuple(instances)), problem.graph, problem.costs)
+            verify(dataclasses.replace(plan, instances=tuple(instances)), problem.graph, problem.costs, problem.state)
 
 
 def test_kept_outputs_are_the_batch_statistics_alone():

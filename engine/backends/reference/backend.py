@@ -7,7 +7,6 @@ here; the graph and the loader of the data have done so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,11 +18,9 @@ from ....layers.graph import Graph, Op, Signature, Tensor
 from ....memory.arena import Arena
 from ....memory.errors import DataError, DeviceError
 from ..backend import Kernel, Launch
+from .launch import make_launch
 from .registry import IMPLEMENTATIONS
 from .variant import Array, Site, Variant
-
-UFUNC_BUFFER_ELEMENTS = 384
-"""numpy's own buffers while a ufunc casts or broadcasts; small, since they are the one memory that no plan counts."""
 
 
 class ReferenceBackend:
@@ -63,7 +60,7 @@ class ReferenceBackend:
         launch = self._launches.get(key)
         if launch is None:
             operands = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
-            launch = _launch(variant, [(t.shape, np.dtype(t.dtype)) for t in operands], repeat, arena.memory)
+            launch = make_launch(variant, [(t.shape, np.dtype(t.dtype)) for t in operands], repeat, arena.memory)
             self._launches[key] = launch
         return launch
 
@@ -112,28 +109,3 @@ class ReferenceBackend:
         simd = configuration.get("SIMD Extensions", {})
         sets = "+".join((*simd.get("baseline", []), *simd.get("found", [])))
         return "; ".join((f"numpy {np.__version__}", *libraries, sets))
-
-
-def _launch(
-    variant: Variant, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], repeat: bool, memory: Array
-) -> Launch:
-    run = variant.repeat if repeat and variant.repeat is not None else variant.run
-    scratch = [
-        (offset, spec.shape, np.dtype(spec.dtype))
-        for offset, spec in zip(variant.offsets, variant.scratch, strict=True)
-    ]
-    array = np.ndarray
-
-    def launch(addresses: Sequence[int]) -> None:
-        workspace = addresses[-1]
-        arrays = [array(s, dtype, memory, address) for (s, dtype), address in zip(operands, addresses, strict=False)]
-        arrays += [array(s, dtype, memory, workspace + offset) for offset, s, dtype in scratch]
-        # A network that diverges is seen in its loss; numpy's warnings would only come in the middle of a step.
-        with np.errstate(all="ignore"):
-            before = np.setbufsize(UFUNC_BUFFER_ELEMENTS)
-            try:
-                run(*arrays)
-            finally:
-                np.setbufsize(before)
-
-    return launch

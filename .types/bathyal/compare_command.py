@@ -1,0 +1,1 @@
+../../bathyal/compare_command.py

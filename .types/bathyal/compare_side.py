@@ -1,0 +1,1 @@
+../../bathyal/compare_side.py

@@ -1,0 +1,1 @@
+../../bathyal/peers.py

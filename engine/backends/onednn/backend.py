@@ -1,0 +1,184 @@
+"""The oneDNN backend: layouts, kernels and launches from the library; what it lacks, from the reference backend.
+
+Primitives, memory objects and argument arrays are made once per signature, and a launch sets their addresses: a
+network of 10,000 layers holds few of them. Results to the bit depend on the library's version, the instruction set
+and the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from ....layers.graph import Graph, Op, Signature, Tensor, TensorSpec
+from ....layers.kinds import KINDS
+from ....memory.arena import Arena
+from ....memory.errors import DataError
+from ..backend import Kernel, Launch
+from ..reference import ReferenceBackend
+from ..reference.launch import make_launch
+from ..reference.registry import IMPLEMENTATIONS
+from ..reference.variant import Site, Variant
+from .handles import QUERY_SCRATCHPAD, SCRATCHPAD, SOURCE, TARGET, Descriptor, Engine, Primitive, PrimitiveDescriptor
+from .layouts import PLAIN, Layouts
+from .lowering import Lowering
+from .recipe import Operand, Recipe, Request
+from .recipes import RECIPES, computes
+
+FLAT = frozenset({"sgd_update"})
+"""Kinds that go over their operands element by element in whatever layout they share."""
+
+ALIGNMENT = 64
+
+
+class OneDnnBackend:
+    """Computes with oneDNN on a CPU, in float32."""
+
+    name = "onednn"
+
+    def __init__(self) -> None:
+        """Load the library; raises DeviceError where there is none."""
+        self._engine = Engine()
+        self._layouts = Layouts(self._engine)
+        self._reference = ReferenceBackend()
+        self._kernels: dict[Signature, tuple[Kernel, ...]] = {}
+        self._found: dict[tuple[Signature, bool], tuple[Recipe, list[PrimitiveDescriptor]]] = {}
+        # Shared while somebody holds one: a kernel that was only timed leaves no primitive behind.
+        self._launches: WeakValueDictionary[tuple[int, Signature, int, bool], Launch] = WeakValueDictionary()
+
+    def lower(self, graph: Graph) -> Graph:
+        """Give every tensor its layout and insert conversions; raises ConfigError for other types than float32."""
+        return Lowering(graph, self._layouts).run()
+
+    def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
+        """The library's implementations under the layouts of the graph, its first choice first."""
+        if not self._is_own(graph, op):
+            return self._reference.kernels(graph, op)
+        signature = graph.signature(op)
+        if signature not in self._kernels:
+            if op.kind in FLAT:
+                made = [Kernel(v.name, v.workspace_bytes) for v in self._flat(graph, op)]
+            else:
+                made = [Kernel(pd.implementation, pd.scratchpad_bytes) for pd in self._choices(graph, op, False)[1]]
+            self._kernels[signature] = tuple(made)
+        return self._kernels[signature]
+
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+        """Make what runs `op`; equal signatures share it, with its primitive, while one of its users lives."""
+        if not self._is_own(graph, op):
+            return self._reference.bind(graph, op, kernel, repeat, arena)
+        repeat = repeat and bool(KINDS[op.kind].kept)
+        # A launch of the library holds the machine address, one of numpy the memory: neither can be another arena's.
+        place = id(arena.memory) if op.kind in FLAT else arena.base
+        key = (place, graph.signature(op), kernel, repeat)
+        launch = self._launches.get(key)
+        if launch is None:
+            if op.kind in FLAT:
+                specs = [(spec.shape, np.dtype(spec.dtype)) for spec in _flat_specs(graph, op)]
+                launch = make_launch(self._flat(graph, op)[kernel], specs, repeat, arena.memory)
+            else:
+                launch = self._launch(graph, op, kernel, repeat, arena.base)
+            self._launches[key] = launch
+        return launch
+
+    def _is_own(self, graph: Graph, op: Op) -> bool:
+        """Whether `op` is for this backend, and not for the reference backend."""
+        inputs, outputs = ([graph.tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
+        return op.kind in FLAT or computes(op.kind, inputs, outputs, op.attrs)
+
+    def _flat(self, graph: Graph, op: Op) -> tuple[Variant, ...]:
+        specs = _flat_specs(graph, op)
+        return IMPLEMENTATIONS[op.kind](Site(specs[: len(op.inputs)], specs[len(op.inputs) :], op.attrs))
+
+    def _launch(self, graph: Graph, op: Op, kernel: int, repeat: bool, base: int) -> Launch:
+        recipe, choices = self._choices(graph, op, repeat)
+        chosen = choices[kernel]
+        operands = self._operands(graph, op)
+        arguments = {number: operands[position].layout for number, position in recipe.arguments.items()}
+        places = tuple(recipe.arguments.values())
+        scratchpad = chosen.descriptor(QUERY_SCRATCHPAD)
+        if scratchpad is not None:
+            arguments[SCRATCHPAD] = scratchpad
+            places = (*places, -1)
+        run = Primitive(self._engine, chosen, arguments).run
+
+        def launch(addresses: Sequence[int]) -> None:
+            run([base + addresses[place] for place in places])
+
+        return launch
+
+    def _operands(self, graph: Graph, op: Op) -> tuple[Operand, ...]:
+        tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
+        return tuple(Operand(t.spec, self._layouts.of(t.shape, t.layout)) for t in tensors)
+
+    def _choices(self, graph: Graph, op: Op, repeat: bool) -> tuple[Recipe, list[PrimitiveDescriptor]]:
+        key = (graph.signature(op), repeat)
+        if key not in self._found:
+            operands = self._operands(graph, op)
+            count = len(op.inputs)
+            recipe = RECIPES[op.kind](Request(self._engine, op.attrs, operands[:count], operands[count:], repeat))
+            # What is not heavy has no choice: a repeated batch norm must be the same implementation as the first run.
+            first = recipe.descriptor
+            self._found[key] = (recipe, first.implementations() if KINDS[op.kind].heavy else [first])
+        return self._found[key]
+
+    def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+        """Bring plain values into the layout of `tensor`; raises DataError for another shape or type."""
+        content = self._reference.encode(tensor, values)
+        if tensor.layout == PLAIN:
+            return content
+        layout = self._layouts.of(tensor.shape, tensor.layout)
+        return self._reordered(content, self._engine.plain(layout.shape), layout)
+
+    def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+        """Undo `encode`; raises DataError for another number of bytes."""
+        if tensor.layout == PLAIN:
+            return self._reference.decode(tensor, content)
+        if content.shape != (tensor.nbytes,):
+            raise DataError(tensor.name, f"{tensor.nbytes} bytes", f"shape {content.shape}")
+        layout = self._layouts.of(tensor.shape, tensor.layout)
+        found = self._reordered(content, layout, self._engine.plain(layout.shape))
+        return found.view(tensor.dtype).reshape(tensor.shape)
+
+    def _reordered(
+        self, content: npt.NDArray[np.uint8], source: Descriptor, target: Descriptor
+    ) -> npt.NDArray[np.uint8]:
+        made = _aligned(target.nbytes)
+        if content.ctypes.data % ALIGNMENT:
+            given = _aligned(content.size)
+            given[:] = content
+            content = given
+        descriptor = self._engine.reorder(source, target)
+        arguments = {SOURCE: source, TARGET: target}
+        addresses = [content.ctypes.data, made.ctypes.data]
+        scratchpad = descriptor.descriptor(QUERY_SCRATCHPAD)
+        scratch = _aligned(0 if scratchpad is None else scratchpad.nbytes)
+        if scratchpad is not None:
+            arguments[SCRATCHPAD] = scratchpad
+            addresses.append(scratch.ctypes.data)
+        Primitive(self._engine, descriptor, arguments).run(addresses)
+        return made
+
+    def version(self) -> str:
+        """Name the library's version and instruction set, and numpy's for what it lacks."""
+        return f"{self._engine.version()}; {self._reference.version()}"
+
+
+def _flat_specs(graph: Graph, op: Op) -> tuple[TensorSpec, ...]:
+    """The operands as vectors of all that their layout holds, padding included: that stays zero."""
+    tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
+    size = tensors[0].nbytes // 4
+    return tuple(
+        TensorSpec((size,), t.dtype) if t.layout == tensors[0].layout and t.dtype == "float32" else t.spec
+        for t in tensors
+    )
+
+
+def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Zeros that begin at a multiple of `ALIGNMENT`."""
+    buffer = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % ALIGNMENT
+    return buffer[start : start + nbytes]

@@ -1,0 +1,45 @@
+"""The layouts in use: the library's descriptors by the shape and the layout name that a graph's tensors carry."""
+
+from __future__ import annotations
+
+from .handles import Descriptor, Engine
+
+PLAIN = ""
+
+
+class Layouts:
+    """The layouts in use, by logical shape and name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._known: dict[tuple[tuple[int, ...], str], Descriptor] = {}
+
+    def add(self, shape: tuple[int, ...], layout: Descriptor, name: str | None = None) -> str:
+        """Remember a layout of tensors of `shape`; return its name.
+
+        A weight of groups has an axis more in the library; its name says so even where its bytes are plain, since its
+        shape may also be that of a weight without groups.
+        """
+        if name is None:
+            groups = f"{layout.shape[0]} groups " if len(layout.shape) > len(shape) else ""
+            name = groups + layout.layout
+        self._known.setdefault((shape, name), layout)
+        return name
+
+    def blocked(self, shape: tuple[int, ...]) -> str:
+        """The name of the blocked layout."""
+        return self.add(shape, self.engine.blocked(shape))
+
+    def of(self, shape: tuple[int, ...], name: str) -> Descriptor:
+        """The layout of that name."""
+        if (shape, name) not in self._known:
+            assert name == PLAIN, f"unknown layout {name!r} of {shape}"
+            self._known[shape, name] = self.engine.plain(shape)
+        return self._known[shape, name]
+
+    def same_bytes(self, shape: tuple[int, ...], a: str, b: str) -> bool:
+        """Whether the two layouts put every element at the same place."""
+        if a == b:
+            return True
+        single = len(shape) == 4 and shape[2:] == (1, 1) and shape[1] % self.engine.block == 0
+        return single and {a, b} == {PLAIN, self.blocked(shape)}

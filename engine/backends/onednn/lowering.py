@@ -1,0 +1,261 @@
+"""Which layout each tensor has: blocked inside the network, plain at its ends, weights as the forward pass wants them.
+
+A convolution's output is blocked, and what follows keeps the layout of its input; images stay plain, since a blocked
+image of three channels would be mostly padding. Where an operation needs another layout, a `convert` operation is
+inserted for it alone: no copy outlives the operation that asked for it. Gradients and momentum have the layout of what
+they belong to.
+
+The layout of a weight is that of a batch of one image, so that the programs of a session, which share the state, agree
+on it whatever their batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ....layers.graph import Graph, Op, Phase, Role
+from ....layers.shape import CONVERT
+from ....memory.errors import ConfigError
+from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, grouped
+from .handles import QUERY_DIFF_WEIGHTS, QUERY_WEIGHTS, QUERY_WORKSPACE, PrimitiveDescriptor
+from .layouts import PLAIN, Layouts
+from .pooling import MAX, pooling_forward
+from .recipes import computes
+
+Wishes = tuple[list[str], list[tuple[str, int | None]]]
+"""Layouts that an operation wants of its inputs and makes of its outputs, with bytes where no layout tells them."""
+
+
+class Lowering:
+    """One graph on its way to layouts."""
+
+    def __init__(self, graph: Graph, layouts: Layouts) -> None:
+        self._graph = graph
+        self._layouts = layouts
+        self._tensors = list(graph.tensors)
+        self._ops: list[Op] = []
+        self._forward: dict[int, int] = {}
+        self._primal = _primals(graph)
+
+    def run(self) -> Graph:
+        """Give every tensor its layout and insert the conversions.
+
+        Raises:
+            ConfigError: the graph computes in another type than float32.
+        """
+        for tensor in self._graph.with_role(Role.INPUT):
+            if tensor.dtype != "float32":
+                raise ConfigError(
+                    "dtype", "float32 on the backend 'onednn'", tensor.dtype, "Take the backend 'reference'."
+                )
+        weights: set[int] = set()
+        for op in self._graph.ops:
+            if op.kind == "conv2d" and op.inputs[1] not in weights:
+                weights.add(op.inputs[1])
+                self._set(op.inputs[1], self._choice(op, 1)[2])
+        for op in self._graph.ops:
+            self._lower(op)
+        return replace(self._graph, tensors=tuple(self._tensors), ops=tuple(self._ops))
+
+    def _lower(self, op: Op) -> None:
+        computed = self._computed(op)
+        wanted, made = self._wishes(op) if computed or op.updates else self._plain(op)
+        inputs = [self._in_layout(op, t, name, computed) for t, name in zip(op.inputs, wanted, strict=True)]
+        outputs, conversions = [], []
+        for t, (name, nbytes) in zip(op.outputs, made, strict=True):
+            final = self._mirrored(t)
+            if final is None or self._serves(self._tensors[t].shape, name, final, computed):
+                self._set(t, name if final is None else final, nbytes if final is None else None)
+                outputs.append(t)
+            else:
+                outputs.append(self._copy(t, name))
+                self._set(t, final)
+                conversions.append((outputs[-1], t))
+        self._append(op, inputs, outputs)
+        for source, target in conversions:
+            self._convert(op, source, target)
+        for t in op.inputs:
+            if op.kind == "sgd_update" and self._tensors[t].role is Role.MOMENTUM:
+                self._set(t, self._tensors[op.inputs[0]].layout)
+
+    def _computed(self, op: Op) -> bool:
+        """Whether the library computes `op`, rather than the reference backend."""
+        inputs, outputs = ([self._tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
+        return computes(op.kind, inputs, outputs, op.attrs)
+
+    def _serves(self, shape: tuple[int, ...], found: str, wanted: str, computed: bool) -> bool:
+        """Whether a tensor in one layout can pass for one in the other: the library must be told the very layout."""
+        return found == wanted if computed else self._layouts.same_bytes(shape, found, wanted)
+
+    def _plain(self, op: Op) -> Wishes:
+        return [PLAIN] * len(op.inputs), [(PLAIN, None)] * len(op.outputs)
+
+    def _wishes(self, op: Op) -> Wishes:
+        tensors = self._tensors
+        now = [tensors[t].layout for t in op.inputs]
+        made: list[tuple[str, int | None]] = [(PLAIN, None)] * len(op.outputs)
+        if op.kind == "conv2d":
+            return self._convolution(op)
+        if op.kind == "conv2d_backward_data":
+            return self._convolution_data(op)
+        if op.kind == "conv2d_backward_weights":
+            return self._convolution_weights(op)
+        if op.updates:
+            return now, made
+        if op.kind == "max_pool":
+            return now, [(self._blocked_like(op, now[0]), None), self._index(op, now[0])]
+        if op.kind == "add":
+            layout = self._mirrored(op.outputs[0]) if op.phase is Phase.BACKWARD else None
+            layout = now[0] if layout is None else layout
+            return [layout] * 2, [(layout, None)]
+        if len(tensors[op.inputs[0]].shape) == 4:
+            if op.phase is Phase.BACKWARD:
+                now = [self._above(op) if tensors[t].role is Role.GRADIENT else tensors[t].layout for t in op.inputs]
+            return now, [(self._blocked_like(op, now[0]), None), *made[1:]]
+        return self._plain(op)
+
+    def _blocked_like(self, op: Op, layout: str) -> str:
+        """The layout of the first output: blocked if the input is."""
+        shape = self._tensors[op.outputs[0]].shape
+        return PLAIN if layout == PLAIN else self._layouts.blocked(shape)
+
+    def _convolution(self, op: Op) -> Wishes:
+        x, y = (self._tensors[t].shape for t in (op.inputs[0], op.outputs[0]))
+        x_blocked, y_blocked, weight = self._choice(op, x[0])
+        bias = [PLAIN] * (len(op.inputs) - 2)
+        return [self._layout(x, x_blocked), weight, *bias], [(self._layout(y, y_blocked), None)]
+
+    def _choice(self, op: Op, batch: int) -> tuple[bool, bool, str]:
+        """For a convolution of `batch` images: whether input and output are blocked, and the layout of the weight."""
+        x, weight, *bias = (self._tensors[t] for t in op.inputs)
+        layouts, engine = self._layouts, self._layouts.engine
+        image, output = (batch, *x.shape[1:]), (batch, *self._tensors[op.outputs[0]].shape[1:])
+        for x_blocked, y_blocked in ((x.role is not Role.INPUT, True), (False, False)):
+            made = convolution_forward(
+                engine,
+                layouts.of(image, self._layout(image, x_blocked)),
+                engine.undecided(grouped(weight.shape, op.attrs["groups"])),
+                layouts.of(bias[0].shape, PLAIN) if bias else None,
+                layouts.of(output, self._layout(output, y_blocked)),
+                op.attrs,
+            )
+            if not made.implementation.startswith("ref"):
+                break
+        return x_blocked, y_blocked, self._weight(made, QUERY_WEIGHTS, weight.shape)
+
+    def _layout(self, shape: tuple[int, ...], blocked: bool) -> str:
+        return self._layouts.blocked(shape) if blocked else PLAIN
+
+    def _weight(self, made: PrimitiveDescriptor, query: int, shape: tuple[int, ...]) -> str:
+        """The layout of a weight, or of its gradient, that a primitive has chosen."""
+        found = made.descriptor(query)
+        assert found is not None
+        return self._layouts.add(shape, found)
+
+    def _convolution_data(self, op: Op) -> Wishes:
+        dy, weight = (self._tensors[t] for t in op.inputs)
+        dx = self._tensors[self._graph.ops[op.forward_op].inputs[0]]
+        layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])
+        engine = layouts.engine
+        below, above = layouts.of(dx.shape, self._image(op)), layouts.of(dy.shape, self._above(op))
+        found = convolution_backward_data(engine, below, engine.undecided(shape), above, op.attrs)
+        return [self._above(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
+
+    def _convolution_weights(self, op: Op) -> Wishes:
+        x, dy = (self._tensors[t] for t in op.inputs)
+        weight, *bias = (self._tensors[t] for t in self._graph.ops[op.forward_op].inputs[1:])
+        layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])
+        engine, image = layouts.engine, self._image(op)
+        found = convolution_backward_weights(
+            engine,
+            layouts.of(x.shape, image),
+            engine.undecided(shape),
+            layouts.of(bias[0].shape, PLAIN) if bias else None,
+            layouts.of(dy.shape, self._above(op)),
+            op.attrs,
+        )
+        gradient = self._weight(found, QUERY_DIFF_WEIGHTS, weight.shape)
+        return [image, self._above(op)], [(gradient, None), *[(PLAIN, None)] * len(bias)]
+
+    def _image(self, op: Op) -> str:
+        """The layout in which the forward convolution of `op` read its image."""
+        forward = self._ops[self._forward[op.forward_op]]
+        return self._tensors[forward.inputs[0]].layout
+
+    def _index(self, op: Op, layout: str) -> tuple[str, int | None]:
+        """The layout of a max pooling's indices: whatever the library keeps for its backward pass."""
+        x, y, index = (self._tensors[t] for t in (op.inputs[0], *op.outputs))
+        made, _ = pooling_forward(
+            self._layouts.engine,
+            self._layouts.of(x.shape, layout),
+            self._layouts.of(y.shape, self._blocked_like(op, layout)),
+            op.attrs,
+            MAX,
+        )
+        found = made.descriptor(QUERY_WORKSPACE)
+        assert found is not None
+        return self._layouts.add(index.shape, found, f"index {found.nbytes} {found.layout}"), found.nbytes
+
+    def _mirrored(self, tensor: int) -> str | None:
+        """The layout that a gradient must have, or None for what is no gradient or is read by nobody."""
+        return self._tensors[self._primal[tensor]].layout if tensor in self._primal else None
+
+    def _above(self, op: Op) -> str:
+        """The layout of the output of the forward operation that `op` is the gradient of."""
+        return self._tensors[self._graph.ops[op.forward_op].outputs[0]].layout
+
+    def _set(self, tensor: int, layout: str, nbytes: int | None = None) -> None:
+        old = self._tensors[tensor]
+        size = old.nbytes if layout == PLAIN else self._layouts.of(old.shape, layout).nbytes
+        self._tensors[tensor] = replace(old, layout=layout, nbytes=size if nbytes is None else nbytes)
+
+    def _copy(self, tensor: int, layout: str) -> int:
+        """A new tensor with the values of another in another layout."""
+        old = self._tensors[tensor]
+        number = len(self._tensors)
+        self._tensors.append(replace(old, id=number, name=f"{old.name}.converted{number}"))
+        self._set(number, PLAIN)
+        self._tensors[number] = replace(self._tensors[number], nbytes=old.spec.nbytes)
+        self._set(number, layout)
+        return number
+
+    def _in_layout(self, op: Op, tensor: int, layout: str, computed: bool) -> int:
+        found = self._tensors[tensor]
+        if self._serves(found.shape, found.layout, layout, computed):
+            return tensor
+        role = Role.GRADIENT if found.role is Role.GRADIENT else Role.ACTIVATION
+        number = self._copy(tensor, layout)
+        self._tensors[number] = replace(self._tensors[number], role=role, initializer=None)
+        self._convert(op, tensor, number)
+        return number
+
+    def _convert(self, op: Op, source: int, target: int) -> None:
+        forward = op.phase is Phase.FORWARD
+        number = len(self._ops)
+        forward_op = number if forward else self._forward[op.forward_op]
+        phase = Phase.BACKWARD if op.phase is Phase.UPDATE else op.phase
+        self._ops.append(Op(number, CONVERT.name, op.name, (source,), (target,), phase=phase, forward_op=forward_op))
+
+    def _append(self, op: Op, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        number = len(self._ops)
+        own = op.forward_op == op.id
+        self._forward[op.id] = number
+        forward_op = number if own else self._forward[op.forward_op]
+        self._ops.append(replace(op, id=number, inputs=tuple(inputs), outputs=tuple(outputs), forward_op=forward_op))
+
+
+def _primals(graph: Graph) -> dict[int, int]:
+    """For each gradient that is read, the tensor that it is the gradient of, by what its first reader does with it."""
+    primals: dict[int, int] = {}
+    for op in reversed(graph.ops):
+        for t in op.inputs:
+            if graph.tensors[t].role is not Role.GRADIENT:
+                continue
+            if op.phase is Phase.UPDATE:
+                primals[t] = op.inputs[0]
+            elif op.kind != "add":
+                primals[t] = graph.ops[op.forward_op].outputs[0]
+            elif op.outputs[0] in primals:
+                primals[t] = primals[op.outputs[0]]
+    return primals

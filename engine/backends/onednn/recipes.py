@@ -1,0 +1,149 @@
+"""For each kind of operation its recipe; what is not listed here is computed by the reference backend on plain layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ....layers.operations import Attrs, Specs
+from .convolution import conv2d, conv2d_backward_data, conv2d_backward_weights
+from .handles import (
+    BIAS,
+    DIFF_BIAS,
+    DIFF_SCALE,
+    DIFF_SHIFT,
+    DIFF_SOURCE,
+    DIFF_TARGET,
+    DIFF_WEIGHTS,
+    MEAN,
+    SCALE,
+    SHIFT,
+    SOURCE,
+    SOURCE_1,
+    TARGET,
+    VARIANCE,
+    WEIGHTS,
+    Descriptor,
+    Engine,
+    PrimitiveDescriptor,
+)
+from .pooling import average_pool, average_pool_backward, counts_alike, max_pool, max_pool_backward
+from .recipe import BACKWARD, INFERENCE, TRAINING, Cook, Recipe, Request
+
+RELU = 32
+ADDITION = 131056
+GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT = 1, 2, 4
+
+
+def _linear_forward(
+    engine: Engine, x: Descriptor, weight: Descriptor, bias: Descriptor | None, y: Descriptor
+) -> PrimitiveDescriptor:
+    return engine.describe("inner_product_forward", TRAINING, x, weight, bias, y, engine.attributes)
+
+
+def _linear(r: Request) -> Recipe:
+    bias = r.inputs[2].layout if len(r.inputs) == 3 else None
+    made = _linear_forward(r.engine, r.inputs[0].layout, r.inputs[1].layout, bias, r.outputs[0].layout)
+    return Recipe(made, {SOURCE: 0, WEIGHTS: 1, TARGET: len(r.inputs)} | ({BIAS: 2} if bias else {}))
+
+
+def _linear_data(r: Request) -> Recipe:
+    dy, weight, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
+    hint = _linear_forward(r.engine, dx, weight, None, dy)
+    made = r.engine.describe("inner_product_backward_data", dx, weight, dy, hint, r.engine.attributes)
+    return Recipe(made, {DIFF_TARGET: 0, WEIGHTS: 1, DIFF_SOURCE: 2})
+
+
+def _linear_weights(r: Request) -> Recipe:
+    x, dy, dw = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
+    db = r.outputs[1].layout if len(r.outputs) == 2 else None
+    hint = _linear_forward(r.engine, x, dw, db, dy)
+    made = r.engine.describe("inner_product_backward_weights", x, dw, db, dy, hint, r.engine.attributes)
+    return Recipe(made, {SOURCE: 0, DIFF_TARGET: 1, DIFF_WEIGHTS: 2} | ({DIFF_BIAS: 3} if db else {}))
+
+
+def _normalization(r: Request, x: Descriptor, propagation: int, flags: int) -> PrimitiveDescriptor:
+    return r.engine.describe(
+        "batch_normalization_forward", propagation, x, x, r.attrs["eps"], flags, r.engine.attributes
+    )
+
+
+def _batch_norm_training(r: Request) -> Recipe:
+    flags = USE_SCALE | USE_SHIFT | (GLOBAL_STATISTICS if r.repeat else 0)
+    made = _normalization(r, r.inputs[0].layout, TRAINING, flags)
+    return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, TARGET: 3, MEAN: 4, VARIANCE: 5})
+
+
+def _batch_norm_inference(r: Request) -> Recipe:
+    made = _normalization(r, r.inputs[0].layout, INFERENCE, USE_SCALE | USE_SHIFT | GLOBAL_STATISTICS)
+    return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, MEAN: 3, VARIANCE: 4, TARGET: 5})
+
+
+def _batch_norm_backward(r: Request) -> Recipe:
+    x, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
+    flags = USE_SCALE | USE_SHIFT
+    hint = _normalization(r, x, TRAINING, flags)
+    made = r.engine.describe(
+        "batch_normalization_backward", BACKWARD, dx, dy, x, r.attrs["eps"], flags, hint, r.engine.attributes
+    )
+    arguments = {SOURCE: 0, DIFF_TARGET: 1, SCALE: 2, MEAN: 3, VARIANCE: 4}
+    return Recipe(made, arguments | {DIFF_SOURCE: 5, DIFF_SCALE: 6, DIFF_SHIFT: 7})
+
+
+def _relu(r: Request) -> Recipe:
+    x, y = r.inputs[0].layout, r.outputs[0].layout
+    made = r.engine.describe("eltwise_forward", TRAINING, RELU, x, y, 0.0, 0.0, r.engine.attributes)
+    return Recipe(made, {SOURCE: 0, TARGET: 1})
+
+
+def _relu_backward(r: Request) -> Recipe:
+    """The library reads the input's sign, and the output has the same."""
+    y, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
+    hint = r.engine.describe("eltwise_forward", TRAINING, RELU, y, y, 0.0, 0.0, r.engine.attributes)
+    made = r.engine.describe("eltwise_backward", RELU, dx, dy, y, 0.0, 0.0, hint, r.engine.attributes)
+    return Recipe(made, {SOURCE: 0, DIFF_TARGET: 1, DIFF_SOURCE: 2})
+
+
+def _add(r: Request) -> Recipe:
+    a, b, y = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
+    return Recipe(
+        r.engine.describe("binary", ADDITION, a, b, y, r.engine.attributes), {SOURCE: 0, SOURCE_1: 1, TARGET: 2}
+    )
+
+
+def _convert(r: Request) -> Recipe:
+    return Recipe(r.engine.reorder(r.inputs[0].layout, r.outputs[0].layout), {SOURCE: 0, TARGET: 1})
+
+
+RECIPES: Mapping[str, Cook] = MappingProxyType(
+    {
+        "conv2d": conv2d,
+        "conv2d_backward_data": conv2d_backward_data,
+        "conv2d_backward_weights": conv2d_backward_weights,
+        "linear": _linear,
+        "linear_backward_data": _linear_data,
+        "linear_backward_weights": _linear_weights,
+        "batch_norm_training": _batch_norm_training,
+        "batch_norm_inference": _batch_norm_inference,
+        "batch_norm_backward": _batch_norm_backward,
+        "relu": _relu,
+        "relu_backward": _relu_backward,
+        "max_pool": max_pool,
+        "max_pool_backward": max_pool_backward,
+        "avg_pool": average_pool,
+        "avg_pool_backward": average_pool_backward,
+        "global_avg_pool": average_pool,
+        "global_avg_pool_backward": average_pool_backward,
+        "add": _add,
+        "convert": _convert,
+    }
+)
+
+
+def computes(kind: str, inputs: Specs, outputs: Specs, attrs: Attrs) -> bool:
+    """Whether the library computes an operation, as PyTorch does; the reference backend computes all others."""
+    if kind == "avg_pool":
+        return counts_alike(inputs[0].shape, outputs[0].shape, attrs)
+    if kind == "avg_pool_backward":
+        return counts_alike(outputs[0].shape, inputs[0].shape, attrs)
+    return kind in RECIPES

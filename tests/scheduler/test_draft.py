@@ -1,0 +1,106 @@
+"""Lifetimes and shared memory of single orders, on graphs that are small enough to know the answer."""
+
+import pytest
+
+from bathyal.engine.backends.null import NullBackend
+from bathyal.engine.lowering import lower
+from bathyal.layers import SGD, Conv2d, Flatten, Layer, Linear, ReLU, Sequential, Tanh, forward_graph, training_graph
+from bathyal.layers.activation import RELU
+from bathyal.layers.graph import Phase, Role
+from bathyal.layers.initializers import Uniform
+from bathyal.layers.linear import LINEAR
+from bathyal.layers.modes import prediction_graph
+from bathyal.memory.errors import BudgetError
+from bathyal.scheduler.blocks import split_blocks
+from bathyal.scheduler.costs import CostTable, KernelCost
+from bathyal.scheduler.draft import draft, without_dead_recomputations
+from bathyal.scheduler.kernels import Kernels
+from bathyal.scheduler.placement import lay_out_state
+from bathyal.scheduler.planner import Problem, make_plan
+
+
+class ReadAfterwards(Layer):
+    """A linear layer whose output is also read, last of all, by an operation that nobody listens to."""
+
+    def build(self, builder, x):
+        y = builder.add(Linear(5), x, "linear")
+        builder.add(ReLU(), y, "unheard")
+        return y
+
+
+class SharedWeight(Layer):
+    """The same weight three times."""
+
+    def build(self, builder, x):
+        features = builder.spec(x).shape[1]
+        weight = builder.parameter("weight", (features, features), Uniform())
+        for turn in range(3):
+            with builder.scope(f"turn{turn}"):
+                x = builder.apply(RELU, (builder.apply(LINEAR, (x, weight)),))
+        return x
+
+
+def no_workspace(op):
+    return 0, 0
+
+
+def problem_of(graph):
+    costs = CostTable(tuple((KernelCost("only", 0, 1.0),) for _ in graph.ops))
+    return Problem(graph, costs, Kernels.FIXED, lay_out_state(graph))
+
+
+def test_an_output_of_the_graph_is_not_overwritten_by_the_last_operation():
+    graph = lower(prediction_graph(forward_graph(ReadAfterwards(), (2, 3))), NullBackend())
+    drafted = draft(graph, range(len(graph.ops)), no_workspace)
+    (output,) = (n for n, t in enumerate(drafted.tensor) if t == graph.outputs[0])
+    (unheard,) = (n for n, t in enumerate(drafted.tensor) if graph.tensors[t].name == "unheard.relu")
+    assert drafted.buffer[output] != drafted.buffer[unheard]
+    plan = make_plan(problem_of(graph), "liveness", 2**30)
+    assert plan.instances[output].address != plan.instances[unheard].address
+
+
+def test_what_is_needed_after_a_pass_is_not_overwritten_by_its_last_operation():
+    graph = lower(training_graph(forward_graph(Sequential(Flatten(), Linear(4)), (2, 3)), SGD()), NullBackend())
+    images = graph.with_role(Role.INPUT)[0].id
+    kept = draft(graph, [0], no_workspace, resident=[images], final=[images, graph.ops[0].outputs[0]])
+    assert kept.live_bytes().tolist() == [128]
+    let_go = draft(graph, [0], no_workspace, resident=[images], final=[graph.ops[0].outputs[0]])
+    assert let_go.live_bytes().tolist() == [64]
+
+
+def test_elementwise_operations_take_over_memory_only_where_the_input_ends():
+    network = Sequential(Flatten(), Linear(4), ReLU(), Tanh(), Linear(4))
+    graph = lower(training_graph(forward_graph(network, (2, 3)), SGD()), NullBackend())
+    drafted = draft(graph, range(len(graph.ops)), no_workspace)
+    buffer = {graph.tensors[t].name: drafted.buffer[n] for n, t in enumerate(drafted.tensor)}
+    # Nobody reads the first product again, while the gradient of ReLU reads its output.
+    assert buffer["1.linear"] == buffer["2.relu"]
+    assert buffer["2.relu"] != buffer["3.tanh"]
+    apart = draft(graph, range(len(graph.ops)), no_workspace, share=False)
+    assert apart.buffer == list(range(len(apart.buffer)))
+    assert apart.live_bytes().max() >= drafted.live_bytes().max()
+
+
+def test_a_repeated_run_is_left_out_only_where_nobody_reads_what_it_makes():
+    network = Sequential(Conv2d(4, 1, name="a"), ReLU(name="r"), Conv2d(4, 1, name="b"), Flatten(), Linear(3))
+    graph = lower(training_graph(forward_graph(network, (2, 3, 2, 2)), SGD()), NullBackend())
+    forward = [op.id for op in graph.ops if op.phase is Phase.FORWARD]
+    rest = [op.id for op in graph.ops if op.phase is not Phase.FORWARD]
+    # The output of `b` is read by the backward pass of nothing but Flatten, which reads no value.
+    again = without_dead_recomputations(graph, [*forward, *forward[:3], *rest])
+    assert again == [*forward, *forward[:2], *rest]
+    assert without_dead_recomputations(graph, [*forward, *forward[:2], *forward[:2], *rest]) == again
+    assert without_dead_recomputations(graph, [*forward, *rest]) == [*forward, *rest]
+
+
+@pytest.mark.parametrize("strategy", ["keep", "liveness", "chain", "auto"])
+def test_operations_that_share_a_parameter_share_a_block(strategy):
+    network = Sequential(Linear(6, name="first"), SharedWeight(name="shared"), Linear(3, name="last"))
+    graph = lower(training_graph(forward_graph(network, (2, 5)), SGD(0.1, momentum=0.9)), NullBackend())
+    blocks = {op.block for op in graph.ops if op.name.startswith("shared")}
+    assert len(blocks) == 1
+    assert len(split_blocks(graph)) == 4
+    problem = problem_of(graph)
+    with pytest.raises(BudgetError) as refused:
+        make_plan(problem, strategy, 1)
+    assert make_plan(problem, strategy, refused.value.least_bytes).peak_bytes == refused.value.least_bytes

@@ -1,0 +1,190 @@
+"""Runs a lowered graph one operation at a time and compares every tensor with the reference backend's.
+
+Each operation gets the reference's values as its inputs (or noise, as gradients), so that an error is found where it
+arises. Tensors lie at
+multiples of 64 with guard bytes between them in an arena full of NaN, the workspace is NaN before every run, and after
+every run the guards, the inputs that the operation does not overwrite, and the zeros in the padding of layouts must be
+as they should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bathyal.engine.backends.backend import NO_WORKSPACE, Backend
+from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.engine.lowering import lower
+from bathyal.layers.graph import FED, Graph, Op, Role, Tensor
+from bathyal.layers.initializers import initialize
+from bathyal.layers.kinds import KINDS
+from bathyal.memory.arena import Arena
+
+Array = npt.NDArray[Any]
+
+GUARD_BYTES = 64
+POISON = 0xFF
+"""Every float of these bytes is a NaN."""
+TOLERANCE = 1e-5
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of 64."""
+    return -(-nbytes // 64) * 64
+
+
+def relative_distance(ours: Array, exact: Array) -> float:
+    """L2 norm of the difference over that of `exact`, in float64."""
+    difference = np.linalg.norm(ours.astype(np.float64) - exact.astype(np.float64))
+    return float(difference / (np.linalg.norm(exact.astype(np.float64)) or 1.0))
+
+
+class Memory:
+    """Every tensor of a lowered graph at its own place, and a workspace behind them."""
+
+    def __init__(self, graph: Graph, backend: Backend, shift: int = 0) -> None:
+        self.graph, self.backend = graph, backend
+        end = GUARD_BYTES * (1 + shift)
+        self.addresses = []
+        guards = [(0, end)]
+        for tensor in graph.tensors:
+            self.addresses.append(end)
+            after = end + tensor.nbytes
+            end = aligned(after) + GUARD_BYTES
+            guards.append((after, end))
+        self.workspace = end
+        self.workspace_bytes = max(
+            (k.workspace_bytes for op in graph.ops for k in backend.kernels(graph, op)), default=0
+        )
+        self.arena = Arena(aligned(end + self.workspace_bytes) + GUARD_BYTES)
+        self._guards = np.zeros(self.arena.nbytes, bool)
+        for first, last in guards:
+            self._guards[first:last] = True
+        self.arena.poison(POISON, 0, self.arena.nbytes)
+
+    def content(self, tensor: int) -> Array:
+        """The bytes of a tensor; a view."""
+        address = self.addresses[tensor]
+        return self.arena.memory[address : address + self.graph.tensors[tensor].nbytes]
+
+    def read(self, tensor: int) -> Array:
+        """Plain values of a tensor, whose padding must be zero."""
+        t, content = self.graph.tensors[tensor], self.content(tensor)
+        values = self.backend.decode(t, content)
+        if t.layout:
+            assert (self.backend.encode(t, values) == content).all(), f"the padding of {t.name} is not zero"
+        return values
+
+    def write(self, tensor: int, values: Array) -> None:
+        """Overwrite a tensor with plain values."""
+        self.content(tensor)[:] = self.backend.encode(self.graph.tensors[tensor], values)
+
+    def run(self, op: Op, kernel: int = 0, repeat: bool = False) -> None:
+        """Run one operation and check that it writes nothing but what it should."""
+        nbytes = self.backend.kernels(self.graph, op)[kernel].workspace_bytes
+        self.arena.memory[self.workspace :] = POISON
+        kept = [op.outputs[i] for i in KINDS[op.kind].kept] if repeat else []
+        unchanged = [t for t in (*op.inputs, *kept) if t not in op.updates]
+        before = [self.content(t).copy() for t in unchanged]
+        launch = self.backend.bind(self.graph, op, kernel, repeat, self.arena)
+        places = [self.addresses[t] for t in (*op.inputs, *op.outputs)]
+        launch([*places, self.workspace if nbytes else NO_WORKSPACE])
+        assert (self.arena.memory[self._guards] == POISON).all(), f"{op.kind} wrote between its operands"
+        beyond = self.arena.memory[self.workspace + nbytes :]
+        assert (beyond == POISON).all(), f"{op.kind} wrote beyond its workspace of {nbytes} bytes"
+        for tensor, content in zip(unchanged, before, strict=True):
+            assert (self.content(tensor) == content).all(), f"{op.kind} wrote {self.graph.tensors[tensor].name}"
+
+
+def first_values(tensor: Tensor, feeds: Mapping[str, Array], seed: int) -> Array | None:
+    """What a fed tensor or one of the state holds at first; None for all others."""
+    if tensor.role in FED:
+        return feeds[tensor.name]
+    if tensor.initializer is not None:
+        values = initialize(tensor.initializer, tensor.shape, tensor.dtype, seed=seed, name=tensor.name)
+        # Biases start at 0 and scales at 1: other values tell them apart.
+        return values + np.random.default_rng(tensor.id).uniform(0.1, 0.3, tensor.shape).astype(tensor.dtype)
+    return np.zeros(tensor.shape, tensor.dtype) if tensor.role is Role.MOMENTUM else None
+
+
+def next_values(tensor: Tensor, exact: Array) -> Array:
+    """What the operations after it find: its values, or noise for a gradient.
+
+    True gradients may be differences of almost equal sums, as that of a bias before a batch norm, and have no digits.
+    """
+    if tensor.role is not Role.GRADIENT:
+        return exact
+    return np.random.default_rng(tensor.id).standard_normal(tensor.shape).astype(tensor.dtype)
+
+
+def reference_values(graph: Graph, feeds: Mapping[str, Array], seed: int) -> Iterator[tuple[Op, dict[int, Array]]]:
+    """Run the plain graph on the reference backend; for each operation, inputs and outputs as it leaves them."""
+    memory = Memory(graph, ReferenceBackend())
+    for tensor in graph.tensors:
+        values = first_values(tensor, feeds, seed)
+        if values is not None:
+            memory.write(tensor.id, values)
+    for op in graph.ops:
+        memory.run(op)
+        yield op, {t: memory.read(t) for t in (*op.inputs, *op.outputs)}
+        for tensor in op.outputs:
+            memory.write(tensor, next_values(graph.tensors[tensor], memory.read(tensor)))
+
+
+def check_operations(
+    graph: Graph,
+    backend: Backend,
+    feeds: Mapping[str, Array],
+    *,
+    choose: Callable[[Graph, Op], int] = lambda graph, op: 0,
+    shift: int = 0,
+    seed: int = 3,
+    tolerance: float = TOLERANCE,
+) -> dict[str, float]:
+    """Compare every operation of `graph`, lowered by `backend`, with the reference backend.
+
+    Args:
+        graph: plain, not lowered.
+        choose: the kernel of an operation of the lowered graph.
+        shift: moves all tensors by so many times 64 bytes.
+
+    Returns:
+        The largest relative L2 distance for each kind of operation; 0 for conversions, which must be exact.
+    """
+    lowered = lower(graph, backend)
+    memory = Memory(lowered, backend, shift)
+    for tensor in graph.tensors:
+        values = first_values(tensor, feeds, seed)
+        if values is not None:
+            memory.write(tensor.id, values)
+    reference = reference_values(graph, feeds, seed)
+    found: dict[str, float] = {}
+    kind, exact = "", dict[int, Array]()
+
+    def compare(tensor: int) -> None:
+        if exact[tensor].dtype not in (np.float32, np.float64):
+            return  # where a maximum was is kept in a form of the backend's own
+        distance = relative_distance(memory.read(tensor), exact[tensor])
+        found[kind] = max(found.get(kind, 0.0), distance)
+        assert distance <= tolerance, f"{kind} ({graph.tensors[tensor].name}): {distance:.3g}"
+        memory.write(tensor, next_values(graph.tensors[tensor], exact[tensor]))
+
+    for op in lowered.ops:
+        if op.kind == "convert":
+            memory.run(op)
+            source, target = op.inputs[0], op.outputs[0]
+            np.testing.assert_array_equal(memory.read(source), memory.read(target), f"conversion for {op.name}")
+            found["convert"] = 0.0
+            if target < len(graph.tensors):
+                compare(target)
+            continue
+        plain, exact = next(reference)
+        assert plain.kind == op.kind
+        kind = op.kind
+        memory.run(op, choose(lowered, op))
+        for tensor in (*op.updates, *(t for t in op.outputs if t < len(graph.tensors))):
+            compare(tensor)
+    return found
