@@ -19,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .compare_process import SideProcess
+from .compare_process import SideProcess, read_libraries
 from .compare_side import OURS
 from .engine.session import PROCESS_BYTES
 from .engine.settings import one_of, usable_cores
@@ -79,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
     choice = choose(options)
     require_torch()
     with sides(names, options) as (opened, conditions):
+        if conditions.enforced:
+            read_libraries()
         take_steps(opened, options.steps, conditions.interleaved)
     rows = [row(side, opened[0], choice) for side in opened]
     document = summary(rows, choice, conditions, options.steps)

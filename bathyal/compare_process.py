@@ -1,13 +1,16 @@
 """A side of a comparison seen from outside: a process that is asked for steps, and how it ended.
 
 A side that the kernel ends, or that refuses its budget, does not fit; any other failure is told as one. The other sides
-go on in both cases. Does not check what a side computes.
+go on in both cases. The kernel counts the pages of a library's file for the group that touches them first, so they are
+read before, outside of all groups: code counts for no side, and no side waits for the disk. Does not check what a side
+computes.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import statistics
 import subprocess
@@ -20,6 +23,17 @@ from typing import Any
 from .memory.limit import MemoryLimit
 
 MODULE = "bathyal.compare_side"
+
+
+def _environment() -> dict[str, str]:
+    """Without the working folder on Python's path (`-m` would put it there), so that no file of the user is imported."""
+    return {**os.environ, "PYTHONSAFEPATH": "1"}
+
+
+def read_libraries() -> None:
+    """Bring the files of all libraries into memory, in a process outside of every limited group."""
+    code = f"import {MODULE}, torch"
+    subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, check=False)
 
 
 class SideProcess:
@@ -57,6 +71,7 @@ class SideProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            env=_environment(),
         )
         self.facts = self._ask({"side": self.name, "options": self._options})
         self.facts.pop("ready", None)

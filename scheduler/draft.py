@@ -77,8 +77,6 @@ def without_dead_recomputations(graph: Graph, order: Order) -> list[int]:
             if needed.isdisjoint(made):
                 continue
             needed.difference_update(made)
-        else:
-            needed.difference_update(op.outputs)
         needed.update(op.inputs)
         kept.append(op.id)
     kept.reverse()

@@ -231,6 +231,19 @@ def test_simulated_device_finds_each_wait_that_is_left_out(queue, monkeypatch):
     assert found == 20
 
 
+def test_a_step_waits_for_the_one_before_without_the_host(monkeypatch):
+    """The next upload comes after the last reader of the batch before, also where the host asks for no result."""
+    problem = problem_of(1)
+    plan = make_plan(problem, "chain", least_bytes(problem, "chain"))
+    for order in range(20):
+        with Arena(plan.peak_bytes) as arena, SimulatedDevice(arena, order) as simulated:
+            with monkeypatch.context() as patch:
+                patch.setattr(simulated.out, "synchronize", lambda: None)
+                run(problem, plan, simulated)
+            for queue in (simulated.compute, simulated.inward, simulated.out):
+                queue.synchronize()
+
+
 def test_null_backend_reaches_the_predicted_peak():
     for seed in range(12):
         problem = random_problem(seed)

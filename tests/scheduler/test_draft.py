@@ -2,14 +2,28 @@
 
 import pytest
 
+import bathyal.scheduler.draft
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.lowering import lower
-from bathyal.layers import SGD, Conv2d, Flatten, Layer, Linear, ReLU, Sequential, Tanh, forward_graph, training_graph
+from bathyal.layers import (
+    SGD,
+    BatchNorm2d,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    ReLU,
+    Sequential,
+    Tanh,
+    forward_graph,
+    training_graph,
+)
 from bathyal.layers.activation import RELU
-from bathyal.layers.graph import Phase, Role
+from bathyal.layers.graph import Graph, Op, Phase, Role, Tensor
 from bathyal.layers.initializers import Uniform
 from bathyal.layers.linear import LINEAR
 from bathyal.layers.modes import prediction_graph
+from bathyal.layers.operations import OpKind
 from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.blocks import split_blocks
 from bathyal.scheduler.costs import CostTable, KernelCost
@@ -81,6 +95,52 @@ def test_elementwise_operations_take_over_memory_only_where_the_input_ends():
     assert apart.live_bytes().max() >= drafted.live_bytes().max()
 
 
+def graph_of(roles, *ops, sizes=None):
+    """Tensors of the given roles, and operations given as (kind, inputs, outputs)."""
+    sizes = sizes or [64] * len(roles)
+    tensors = (Tensor(n, f"t{n}", (16,), "float32", role, sizes[n]) for n, role in enumerate(roles))
+    made = (Op(n, kind, f"op{n}", inputs, outputs, forward_op=n) for n, (kind, inputs, outputs) in enumerate(ops))
+    return Graph("by hand", tuple(tensors), tuple(made), (), len(ops))
+
+
+@pytest.mark.parametrize(
+    ("role", "shared"),
+    [(Role.ACTIVATION, True), (Role.INPUT, True)]
+    + [(role, False) for role in (Role.SCALARS, Role.PARAMETER, Role.BUFFER, Role.MOMENTUM)],
+)
+def test_whose_memory_may_be_taken_over(role, shared):
+    graph = graph_of([role, Role.ACTIVATION], ("relu", (0,), (1,)))
+    drafted = draft(graph, [0], no_workspace, resident=[0])
+    assert (drafted.buffer == [0, 0]) == shared
+
+
+def test_memory_of_another_size_is_not_taken_over():
+    graph = graph_of([Role.INPUT, Role.ACTIVATION], ("relu", (0,), (1,)), sizes=[64, 128])
+    assert draft(graph, [0], no_workspace).buffer == [0, 1]
+
+
+def test_memory_is_taken_over_once(monkeypatch):
+    """Two inputs that end offer theirs to one output, which takes the first; two outputs never take the same."""
+    graph = graph_of([Role.INPUT, Role.INPUT, Role.ACTIVATION], ("add", (0, 1), (2,)))
+    assert draft(graph, [0], no_workspace).buffer == [0, 1, 0]
+    kinds = {"twice": OpKind("twice", inplace=((0, 0), (1, 0))), "both": OpKind("both", inplace=((0, 0),), kept=(0,))}
+    monkeypatch.setattr(bathyal.scheduler.draft, "KINDS", kinds)
+    graph = graph_of([Role.INPUT, Role.ACTIVATION, Role.ACTIVATION], ("twice", (0,), (1, 2)))
+    assert draft(graph, [0], no_workspace).buffer == [0, 0, 2]
+    graph = graph_of([Role.INPUT, Role.ACTIVATION], ("both", (0,), (1,)))
+    drafted = draft(graph, [0, 0], no_workspace)
+    assert drafted.buffer == [0, 1], "what is kept was there before the second run"
+
+
+def test_kept_outputs_live_until_the_last_run_that_reads_them(monkeypatch):
+    monkeypatch.setattr(bathyal.scheduler.draft, "KINDS", {"keeps": OpKind("keeps", kept=(1,))})
+    graph = graph_of([Role.INPUT, Role.ACTIVATION, Role.ACTIVATION], ("keeps", (0,), (1, 2)))
+    drafted = draft(graph, [0, 0, 0], no_workspace)
+    assert drafted.tensor == [0, 1, 2, 1, 1]
+    assert [s.outputs for s in drafted.steps] == [(1, 2), (3, 2), (4, 2)]
+    assert (drafted.birth[2], drafted.death[2]) == (0, 2)
+
+
 def test_a_repeated_run_is_left_out_only_where_nobody_reads_what_it_makes():
     network = Sequential(Conv2d(4, 1, name="a"), ReLU(name="r"), Conv2d(4, 1, name="b"), Flatten(), Linear(3))
     graph = lower(training_graph(forward_graph(network, (2, 3, 2, 2)), SGD()), NullBackend())
@@ -91,6 +151,18 @@ def test_a_repeated_run_is_left_out_only_where_nobody_reads_what_it_makes():
     assert again == [*forward, *forward[:2], *rest]
     assert without_dead_recomputations(graph, [*forward, *forward[:2], *forward[:2], *rest]) == again
     assert without_dead_recomputations(graph, [*forward, *rest]) == [*forward, *rest]
+
+
+def test_a_batch_norm_is_not_repeated_for_its_statistics():
+    network = Sequential(Conv2d(4, 1, name="a"), BatchNorm2d(name="b"), Tanh(), Flatten(), Linear(3))
+    graph = lower(training_graph(forward_graph(network, (2, 3, 2, 2)), SGD()), NullBackend())
+    order = [op.id for op in graph.ops]
+    convolution, norm = order[:2]
+    assert graph.ops[norm].kind == "batch_norm_training"
+    loss = next(op.id for op in graph.ops if op.phase is Phase.LOSS)
+    # The gradient reads the input of the batch norm, its mean and its variance, but not its output.
+    repeated = [*order[:loss], convolution, norm, *order[loss:]]
+    assert without_dead_recomputations(graph, repeated) == [*order[:loss], convolution, *order[loss:]]
 
 
 @pytest.mark.parametrize("strategy", ["keep", "liveness", "chain", "auto"])

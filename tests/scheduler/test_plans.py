@@ -446,6 +446,14 @@ class TestVerifierFinds:
     def test_unknown_kernel(self, case):
         self.refused(case, "kernels", steps=self.step(case, 0, kernel=9))
 
+    def test_another_kernel_in_a_repetition(self, case):
+        problem, plan = case
+        costs = dataclasses.replace(problem.costs, kernels=tuple(row * 2 for row in problem.costs.kernels))
+        position = next(n for n, s in enumerate(plan.steps) if s.recompute)
+        changed = dataclasses.replace(plan, steps=self.step(case, position, kernel=1))
+        with pytest.raises(PlanError, match="the kernel of the first run"):
+            verify(changed, problem.graph, costs, problem.state)
+
     def test_an_unaligned_address(self, case):
         self.refused(case, "aligned", instances=self.instance(case, 0, address=8))
 

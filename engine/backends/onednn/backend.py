@@ -2,7 +2,8 @@
 
 Primitives, memory objects and argument arrays are made once per signature, and a launch sets their addresses: a
 network of 10,000 layers holds few of them. Results to the bit depend on the library's version, the instruction set
-and the number of threads.
+and the number of threads. Where numpy and PyTorch hand a NaN on, the library's ReLU makes 0 of it and its max pooling
+passes over it.
 """
 
 from __future__ import annotations

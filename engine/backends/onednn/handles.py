@@ -16,7 +16,7 @@ from .library import load
 
 FLOAT32 = 3
 USER_SCRATCHPAD = 1
-PLAIN_TAGS = {1: 2, 2: 3, 4: 5, 5: 6}
+ANY_TAG = 1
 BLOCKED_TAGS = {8: 102, 16: 78}
 AVX512_BIT = 0x20
 
@@ -26,7 +26,14 @@ DIFF_SOURCE, DIFF_TARGET, DIFF_WEIGHTS, DIFF_BIAS, DIFF_SCALE, DIFF_SHIFT = 129,
 
 QUERY_IMPLEMENTATION, QUERY_STRIDES = 8, 14
 QUERY_WEIGHTS, QUERY_DIFF_WEIGHTS, QUERY_WORKSPACE, QUERY_SCRATCHPAD = 131, 132, 135, 136
-QUERY_DIMENSIONS, QUERY_PADDED, QUERY_INNER_COUNT, QUERY_INNER_SIZES, QUERY_INNER_AXES = 257, 260, 263, 264, 265
+QUERY_RANK, QUERY_DIMENSIONS, QUERY_PADDED, QUERY_INNER_COUNT, QUERY_INNER_SIZES, QUERY_INNER_AXES = (
+    256,
+    257,
+    260,
+    263,
+    264,
+    265,
+)
 MOST_DIMENSIONS = 12
 
 
@@ -121,7 +128,7 @@ class PrimitiveDescriptor:
         check(self._library.dnnl_memory_desc_clone(byref(own), borrowed), "copy of a layout")
         if shape is None:
             count = c_int()
-            check(self._library.dnnl_memory_desc_query(own, 256, byref(count)), "query of a rank")
+            check(self._library.dnnl_memory_desc_query(own, QUERY_RANK, byref(count)), "query of a rank")
             found = ctypes.POINTER(c_int64)()
             check(self._library.dnnl_memory_desc_query(own, QUERY_DIMENSIONS, byref(found)), "query of a shape")
             shape = tuple(found[i] for i in range(count.value))
@@ -238,8 +245,18 @@ class Engine:
         return Descriptor(self.library, handle, shape)
 
     def plain(self, shape: tuple[int, ...]) -> Descriptor:
-        """C order."""
-        return self.with_tag(shape, PLAIN_TAGS[len(shape)])
+        """C order, of any number of dimensions up to 12."""
+        strides = [1] * len(shape)
+        for axis in range(len(shape) - 2, -1, -1):
+            strides[axis] = strides[axis + 1] * shape[axis + 1]
+        handle = c_void_p()
+        check(
+            self.library.dnnl_memory_desc_create_with_strides(
+                byref(handle), len(shape), dimensions(shape), FLOAT32, dimensions(strides)
+            ),
+            "creation of a layout",
+        )
+        return Descriptor(self.library, handle, shape)
 
     def blocked(self, shape: tuple[int, ...]) -> Descriptor:
         """(N, C / block, H, W, block), the channels padded with zeros."""
@@ -247,7 +264,7 @@ class Engine:
 
     def undecided(self, shape: tuple[int, ...]) -> Descriptor:
         """A layout that a primitive may choose."""
-        return self.with_tag(shape, 1)
+        return self.with_tag(shape, ANY_TAG)
 
     def describe(self, function: str, *arguments: Any) -> PrimitiveDescriptor:
         """Make a primitive descriptor by `dnnl_<function>_primitive_desc_create`; raises DeviceError when refused."""

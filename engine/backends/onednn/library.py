@@ -26,6 +26,7 @@ SIGNATURES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("dnnl_stream_create", (P, P, c_uint)),
     ("dnnl_stream_destroy", (P,)),
     ("dnnl_memory_desc_create_with_tag", (P, N, P, N, N)),
+    ("dnnl_memory_desc_create_with_strides", (P, N, P, N, P)),
     ("dnnl_memory_desc_clone", (P, P)),
     ("dnnl_memory_desc_destroy", (P,)),
     ("dnnl_memory_desc_query", (P, N, P)),

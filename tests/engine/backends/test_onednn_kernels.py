@@ -71,6 +71,7 @@ def check_every_kernel(graph, plain):
     return [k.name for k in kernels]
 
 
+@pytest.mark.slow
 def test_every_kernel_of_every_convolution_of_every_bundled_network():
     seen, compared = set(), []
     for name, entry in MODELS.items():

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from lowered_graphs import Memory, check_operations, relative_distance
+from lowered_graphs import Memory, check_operations
 from onednn_library import onednn_backend
 
 from bathyal.engine.backends.onednn.recipes import RECIPES, computes
@@ -35,7 +35,7 @@ from bathyal.layers import (
     training_graph,
 )
 from bathyal.layers.kinds import KINDS
-from bathyal.memory.errors import ConfigError, ShapeError
+from bathyal.memory.errors import ShapeError
 from random_networks import random_network
 
 BACKEND = onednn_backend()
@@ -76,15 +76,8 @@ def random_convolution(rng):
     channels = rng.choice(CHANNELS)
     groups = rng.choice([g for g in (1, 1, 2, 4, channels) if channels % g == 0])
     outputs = rng.choice(CHANNELS) if groups == 1 else groups * rng.choice((1, 2, 3, 8))
-    convolution = Conv2d(
-        outputs,
-        pair(rng, (1, 2, 3, 5)),
-        pair(rng, (1, 1, 2, 3)),
-        pair(rng, (0, 1, 2, 3)),
-        pair(rng, (1, 1, 2)),
-        groups,
-        rng.random() < 0.5,
-    )
+    window = [pair(rng, values) for values in ((1, 2, 3, 5), (1, 1, 2, 3), (0, 1, 2, 3), (1, 1, 2))]
+    convolution = Conv2d(outputs, *window, groups, rng.random() < 0.5)
     if rng.random() < 0.3:
         return Sequential(convolution, ReLU(), *END), channels
     return Sequential(Conv2d(channels, 1), BatchNorm2d(), convolution, BatchNorm2d(), *END), channels
@@ -298,13 +291,7 @@ def test_outputs_may_overwrite_inputs_where_the_kind_allows_it(kind, output, sou
         np.testing.assert_array_equal(plain, overwritten)
 
 
-def test_another_type_than_float32_is_refused():
-    graph = training_graph(forward_graph(Sequential(Conv2d(4, 1), *END), (2, 3, 4, 4), "float64"), SGD())
-    with pytest.raises(ConfigError, match="reference") as refused:
-        lower(graph, BACKEND)
-    assert refused.value.where == "dtype"
-    assert "float64" in refused.value.actual
-
-
-def test_distance_is_relative():
-    assert relative_distance(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)
+@pytest.mark.parametrize("shape", [(3, 10), (2, 3, 5), (2, 3, 4, 2, 2), (2, 1, 3, 1, 2, 3)], ids=str)
+def test_element_wise_operations_take_any_number_of_dimensions(shape):
+    network = Sequential(ReLU(), Residual(ReLU()), Tanh(), Flatten(), Linear(12), Residual(ReLU()), Linear(CLASSES))
+    assert {"relu", "add", "relu_backward"} <= check(network, shape)

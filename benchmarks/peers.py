@@ -1,0 +1,132 @@
+"""Bathyal against PyTorch without a limit on memory, and where our step spends its time.
+
+Run: .venv/bin/python benchmarks/peers.py [--quick] [--threads N] [--steps N] [MODEL ...]
+
+Three tables: seconds a step on both sides, measured in turn by the code of `bathyal compare`; for each network the
+seconds of every kind of operation, from the cost table that the plan was made with; and the rate of arithmetic of a
+whole step against what one large matrix product reaches on this machine. Last, what the executor costs per operation.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from bathyal.cli import parser
+from bathyal.compare_command import row, sides, take_steps
+from bathyal.compare_side import OURS, without_dropout
+from bathyal.engine.session import Planned, Session
+from bathyal.layers.graph import Op
+from bathyal.layers.kinds import KINDS
+from bathyal.network_options import NetworkChoice, choose
+
+MODELS = ("resnet50", "vgg16", "resnet18")
+PEERS = ("torch", "torch-contiguous")
+TARGETS = {"resnet50": 0.90}
+"""Our seconds by those of PyTorch's faster order."""
+PRODUCT = 2048
+REPETITIONS = 5
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description="Bathyal against PyTorch without a limit on memory.")
+    asked.add_argument("models", nargs="*", default=MODELS)
+    asked.add_argument("--threads", type=int, default=2)
+    asked.add_argument("--steps", type=int, default=7)
+    asked.add_argument("--quick", action="store_true", help="batch 2, 64² images, 2 steps: does it run?")
+    options = asked.parse_args()
+    size = ["--batch", "2", "--image", "64"] if options.quick else ["--batch", "8", "--image", "224"]
+    steps = 2 if options.quick else options.steps
+    peak = product_rate(options.threads)
+    print(f"{OURS} against PyTorch, {' '.join(size)}, {options.threads} threads, median of {steps} steps in turn")
+    print(f"{'network':<12}{'side':<18}{'s per step':>11}{'ratio':>8}{'target':>8}  first loss differs by")
+    seconds, choices = {}, {}
+    for model in options.models:
+        arguments = ["compare", model, *size, "--threads", str(options.threads), "--steps", str(steps)]
+        command = parser().parse_args([*arguments, "--against", ",".join(PEERS)])
+        choices[model] = choose(command)
+        seconds[model] = compare(model, command, choices[model], "" if options.quick else "<= {:.2f}")
+    for model, choice in choices.items():
+        print()
+        by_kind(model, choice, seconds[model], peak)
+    print()
+    sys.stdout.flush()
+    overhead = Path(__file__).parent / "executor_overhead.py"
+    return subprocess.run([sys.executable, str(overhead), options.models[0]], check=False).returncode
+
+
+def compare(model: str, command: argparse.Namespace, choice: NetworkChoice, target: str) -> float | None:
+    """Run and print one network; return our seconds per step."""
+    with sides([OURS, *PEERS], command) as (opened, conditions):
+        take_steps(opened, command.steps, conditions.interleaved)
+    rows = [row(side, opened[0], choice) for side in opened]
+    worst = max((r["ratio"] for r in rows[1:] if r["ratio"]), default=None)
+    for r in rows:
+        if r["seconds_per_step"] is None:
+            print(f"{model:<12}{r['side']:<18}{r['message']}")
+            continue
+        ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
+        wanted = target.format(TARGETS[model]) if model in TARGETS and r["ratio"] and r["ratio"] == worst else ""
+        differs = "" if r["loss_difference"] is None else f"{r['loss_difference']:.1e}"
+        print(f"{model:<12}{r['side']:<18}{r['seconds_per_step']:>11.4f}{ratio:>8}{wanted:>8}  {differs}", flush=True)
+    found: float | None = rows[0]["seconds_per_step"]
+    return found
+
+
+def by_kind(model: str, choice: NetworkChoice, measured: float | None, peak: float) -> None:
+    """Print what each kind of operation takes in our plan, and the rate of arithmetic."""
+    session = Session(without_dropout(choice.network), choice.settings, progress=sys.stderr.isatty())
+    try:
+        planned = session.training
+    finally:
+        session.close()
+    graph, total = planned.graph, 0.0
+    took: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    first = next(op.id for op in graph.ops if op.kind == "conv2d")
+    for step in planned.plan.steps:
+        op = graph.ops[step.op]
+        entry = took[("stem: " if op.forward_op == first else "") + op.kind]
+        entry[0] += 1
+        entry[1] += planned.costs.kernels[op.id][step.kernel].seconds
+        entry[2] += flops(planned, op)
+    total = sum(entry[1] for entry in took.values())
+    print(f"{model}: {len(planned.plan.steps)} operations a step, {1e3 * total:.1f} ms by the cost table")
+    print(f"  {'kind':<34}{'number':>7}{'ms':>9}{'share':>8}{'GFLOP/s':>9}")
+    for kind, (number, seconds, work) in sorted(took.items(), key=lambda item: -item[1][1]):
+        rate = f"{1e-9 * work / seconds:.1f}" if work and seconds else ""
+        print(f"  {kind:<34}{number:>7.0f}{1e3 * seconds:>9.2f}{100 * seconds / (total or 1):>7.1f}%{rate:>9}")
+    if measured:
+        reached = sum(entry[2] for entry in took.values()) / measured
+        print(
+            f"  whole step, measured: {1e3 * measured:.1f} ms, {1e-9 * reached:.1f} GFLOP/s = {100 * reached / peak:.0f} % of "
+            f"the {1e-9 * peak:.1f} GFLOP/s of a product of {PRODUCT}² matrices"
+        )
+
+
+def flops(planned: Planned, op: Op) -> float:
+    """Arithmetic of one operation, from the shapes of its operands."""
+    tensors = planned.graph.tensors
+    inputs, outputs = ([tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
+    return KINDS[op.kind].flops(inputs, outputs, op.attrs)
+
+
+def product_rate(threads: int) -> float:
+    """FLOP/s of numpy's float32 product of large matrices, the best of some."""
+    a = np.random.default_rng(0).random((PRODUCT, PRODUCT), np.float32)
+    b, c = a.T.copy(), np.empty_like(a)
+    best = 0.0
+    with threadpool_limits(threads):
+        for _ in range(REPETITIONS):
+            begin = time.perf_counter()
+            np.matmul(a, b, out=c)
+            best = max(best, 2.0 * PRODUCT**3 / (time.perf_counter() - begin))
+    return best
+
+
+if __name__ == "__main__":
+    sys.exit(main())

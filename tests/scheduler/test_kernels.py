@@ -1,0 +1,71 @@
+"""Which kernels are chosen, and that the choice never costs a byte that is not there."""
+
+import dataclasses
+
+import pytest
+
+from bathyal.memory.errors import BudgetError
+from bathyal.scheduler.costs import CostTable, KernelCost
+from bathyal.scheduler.draft import Draft
+from bathyal.scheduler.kernels import Kernels, fastest_that_fits, least_workspace
+from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Run
+from bathyal.scheduler.planner import STRATEGIES, make_plan
+from random_networks import random_problem
+
+FIRST, SMALLEST, LARGE = KernelCost("first", 512, 3.0), KernelCost("smallest", 64, 4.0), KernelCost("large", 1024, 1.0)
+COSTS = CostTable(((FIRST, SMALLEST, LARGE),))
+
+
+def twice(first_live, second_live, workspace=64):
+    """One operation that runs twice, beside other tensors of so many bytes; its own workspace comes on top."""
+    steps = [Run(0, 1, (), (), 2, False), Run(0, 1, (), (), 3, True)]
+    return Draft(
+        steps,
+        [0, 1, NO_TENSOR, NO_TENSOR],
+        [0, 1, 0, 1],
+        [0, 1, 0, 1],
+        [first_live, second_live, workspace, workspace],
+        [0, 1, 2, 3],
+    )
+
+
+def test_fixed_takes_the_first_whatever_it_needs():
+    assert least_workspace(COSTS, Kernels.FIXED)(0) == (0, 512)
+    assert least_workspace(COSTS, Kernels.FIT)(0) == (1, 64)
+
+
+def test_the_fastest_that_fits_beside_all_runs():
+    assert fastest_that_fits(COSTS, twice(0, 0), 1024)(0) == (2, 1024)
+    assert fastest_that_fits(COSTS, twice(0, 0), 1023)(0) == (0, 512)
+    for live in ((512, 64), (64, 512)):
+        assert fastest_that_fits(COSTS, twice(*live), 1024)(0) == (0, 512)
+        assert fastest_that_fits(COSTS, twice(*live), 1024 + 512)(0) == (2, 1024)
+
+
+def test_the_smallest_where_nothing_fits():
+    assert fastest_that_fits(COSTS, twice(0, 0), 0)(0) == (1, 64)
+
+
+def test_without_workspace_nothing_is_given_back():
+    planned = twice(448, 0)
+    planned.steps[0] = dataclasses.replace(planned.steps[0], workspace=NO_INSTANCE)
+    planned.nbytes[2] = 0
+    assert fastest_that_fits(COSTS, planned, 1024)(0) == (0, 512)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_faster_kernels_never_exceed_the_budget_nor_cost_time(seed):
+    """Kernels that are the faster the more they need, at budgets where not all can have what they want."""
+    problem = random_problem(seed, Kernels.FIT)
+    row = tuple(KernelCost(f"with {n} bytes", n, 1.0 / (1 + n)) for n in (0, 320, 1600, 6400, 25600))
+    problem = dataclasses.replace(problem, costs=CostTable((row,) * len(problem.graph.ops)))
+    for strategy in STRATEGIES:
+        with pytest.raises(BudgetError) as refused:
+            make_plan(problem, strategy, 1)
+        least = refused.value.least_bytes
+        slowest = make_plan(dataclasses.replace(problem, kernels=Kernels.FIXED), strategy, least)
+        for extra in (0, 64, 960, 3200, 9600, 20480):
+            plan = make_plan(problem, strategy, least + extra)
+            assert plan.peak_bytes <= least + extra
+            assert plan.predicted_seconds <= slowest.predicted_seconds
+        assert make_plan(problem, strategy, 2**40).predicted_seconds < slowest.predicted_seconds
