@@ -7,7 +7,9 @@ Exit status: 0 done; 1 an error that the message explains, or no plan within the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -71,7 +73,7 @@ def _network(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", choices=DTYPES, default="float32", help="type of all numbers (default: float32)")
     command.add_argument("--threads", type=int, default=None, help="of the backend (default: all cores)")
     command.add_argument("--seed", type=int, default=0, help="of first values, dropout and shuffling (default: 0)")
-    command.add_argument("--lr", type=float, default=0.1, help="learning rate (default: 0.1)")
+    command.add_argument("--lr", type=float, default=None, help="learning rate (default: 0.1)")
     command.add_argument("--momentum", type=float, default=0.9, help="(default: 0.9)")
     command.add_argument("--weight-decay", type=float, default=0.0, help="(default: 0)")
     command.add_argument("--nesterov", action="store_true", help="Nesterov's momentum")
@@ -88,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         status: int = options.run(options)
+        sys.stdout.flush()  # at exit, an error of writing could no longer be reported
         return status
     except BathyalError as error:
         print(f"bathyal: {error}", file=sys.stderr)
@@ -96,6 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("bathyal: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read the output has seen enough; closing it here keeps the interpreter from complaining at exit.
-        sys.stderr.close()
+        _drop_output()  # whoever read it has seen enough
         return 1
+    except OSError as error:
+        _drop_output()
+        print(f"bathyal: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+def _drop_output() -> None:
+    """Keep the interpreter from writing what is left, and from complaining that it cannot, at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

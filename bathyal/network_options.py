@@ -12,6 +12,7 @@ from .memory.errors import ConfigError
 from .models.registry import build_model, find_model
 
 DEFAULT_BATCH = 8
+DEFAULT_LEARNING_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,18 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
         ConfigError: an unknown network, or a number that makes no sense.
     """
     entry = find_model(options.model)
-    network = build_model(options.model, options.classes, options.variant)
-    side = image or options.image or entry.variants.get(options.variant, entry.image_side)
-    classes = options.classes or entry.classes
+    side = options.image if image is None else image
+    side = entry.variants.get(options.variant, entry.image_side) if side is None else side
+    classes = entry.classes if options.classes is None else options.classes
     batch = DEFAULT_BATCH if options.batch is None else options.batch
     for name, value in (("--batch", batch), ("--image", side), ("--classes", classes)):
         if value < 1:
             raise ConfigError(name, "a whole number of at least 1", str(value))
+    network = build_model(options.model, classes, options.variant)
+    rate = DEFAULT_LEARNING_RATE if options.lr is None else options.lr
     settings = Settings(
         (batch, channels or entry.channels, side, side),
-        SGD(options.lr, options.momentum, options.weight_decay, options.nesterov),
+        SGD(rate, options.momentum, options.weight_decay, options.nesterov),
         options.memory,
         options.strategy,
         options.kernels,

@@ -10,24 +10,20 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from . import plan_command
+from .data_options import load
 from .engine import checkpoint
 from .engine.data import Source
-from .engine.image_folder import ImageFolder
-from .engine.synthetic import Synthetic, digits
 from .engine.trainer import Evaluation, StepResult, Trainer
-from .memory.errors import CheckpointError, ConfigError
+from .memory.errors import CheckpointError, ConfigError, DataError
 from .memory.sizes import format_size
-from .network_options import DEFAULT_BATCH, NetworkChoice, choose
+from .network_options import DEFAULT_LEARNING_RATE
 
-SYNTHETIC_BATCHES = 16
-SYNTHETIC_CLASSES = 10
 RECENT = 20
 """Steps that the loss on the bar is averaged over."""
 
@@ -37,6 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--data",
         default="synthetic",
+        type=_named,
         metavar="DIR|digits|synthetic",
         help="a folder of images, one sub-folder a class, or one with train/ and val/ in it; scikit-learn's digits; "
         "or random images (default: synthetic)",
@@ -50,18 +47,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="of the learning rate (default: constant)",
     )
     command.add_argument("--augment", action="store_true", help="crop and flip images at random (folders of images)")
-    command.add_argument("--checkpoint", type=Path, default=None, metavar="DIR", help="keep checkpoints in this folder")
+    command.add_argument(
+        "--checkpoint", type=_folder, default=None, metavar="DIR", help="keep checkpoints in this folder"
+    )
     command.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS", help="(default: 100)")
     command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --checkpoint")
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    """What is trained on and, where there is some, what is held out."""
+def _named(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name, got an empty text")
+    return text
 
-    train: Source
-    held_out: Source | None
-    choice: NetworkChoice
+
+def _folder(text: str) -> Path:
+    return Path(_named(text))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -86,12 +86,12 @@ def run(options: argparse.Namespace) -> int:
     with trainer, stopping() as stopped:
         resume(options, trainer)
         planned = trainer.planned
+        if options.checkpoint is not None:
+            checkpoint.prepare(options.checkpoint)
         if not options.json:
             print(plan_command.describe(data.choice, planned))
             print(planned.explain().split("\n", 1)[0], flush=True)
-        results = list(steps(options, trainer, data.train, stopped))
-        if options.checkpoint is not None:
-            trainer.save(options.checkpoint)
+        results = train(options, trainer, data.train, stopped)
         evaluation = trainer.evaluate(data.held_out) if data.held_out is not None and not stopped() else None
         document = summary(trainer, results, evaluation)
         print(json.dumps(document) if options.json else report(document), flush=True)
@@ -99,6 +99,22 @@ def run(options: argparse.Namespace) -> int:
             print("bathyal: interrupted" + _kept(options), file=sys.stderr)
             return 130
     return 0
+
+
+def train(
+    options: argparse.Namespace, trainer: Trainer, source: Source, stopped: Callable[[], bool]
+) -> list[StepResult]:
+    """Train and save at the end; also where the data or the output break off, as the steps done are whole then."""
+    begun = trainer.step
+    try:
+        results = list(steps(options, trainer, source, stopped))
+    except (DataError, OSError):
+        if options.checkpoint is not None and trainer.step > begun:
+            trainer.save(options.checkpoint)
+        raise
+    if options.checkpoint is not None:
+        trainer.save(options.checkpoint)
+    return results
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -116,40 +132,13 @@ def _kept(options: argparse.Namespace) -> str:
     return f"; --resume goes on from {options.checkpoint}" if options.checkpoint is not None else ""
 
 
-def load(options: argparse.Namespace) -> Data:
-    """Open the data and build a network that fits them.
-
-    Raises:
-        DataError: the folder holds no images, or a package is missing.
-    """
-    batch = DEFAULT_BATCH if options.batch is None else options.batch
-    if options.data == "digits":
-        train, held_out = digits(batch, options.seed)
-        options.classes = options.classes or 10
-        return Data(train, held_out, choose(options, channels=1, image=8))
-    if options.data == "synthetic":
-        options.classes = options.classes or SYNTHETIC_CLASSES
-        choice = choose(options)
-        shape = choice.settings.input_shape[1:]
-        return Data(Synthetic(shape, choice.classes, batch, SYNTHETIC_BATCHES, options.seed), None, choice)
-    root = Path(options.data)
-    split = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
-    split = split if (root / "train").is_dir() else None
-    size = options.image or choose(options).settings.input_shape[2]
-    train_folder = ImageFolder(
-        root / "train" if split else root, size, batch, seed=options.seed, augment=options.augment
-    )
-    held = ImageFolder(split, size, batch, shuffle=False) if split else None
-    options.classes = options.classes or len(train_folder.classes)
-    return Data(train_folder, held, choose(options, channels=3, image=size))
-
-
-def schedule(options: argparse.Namespace, train: Source) -> float | Callable[[int], float]:
+def schedule(options: argparse.Namespace, source: Source) -> float | Callable[[int], float]:
     """The learning rate, as a function of the steps done where it changes."""
+    rate = DEFAULT_LEARNING_RATE if options.lr is None else options.lr
     if options.schedule == "constant":
-        return float(options.lr)
-    total = options.steps or (options.epochs or 1) * (train.batches_per_epoch or 1)
-    return lambda step: float(options.lr) * 0.5 * (1 + math.cos(math.pi * min(step / total, 1.0)))
+        return rate
+    total = options.steps or (options.epochs or 1) * (source.batches_per_epoch or 1)
+    return lambda step: rate * 0.5 * (1 + math.cos(math.pi * min(step / total, 1.0)))
 
 
 def resume(options: argparse.Namespace, trainer: Trainer) -> None:
@@ -161,7 +150,10 @@ def resume(options: argparse.Namespace, trainer: Trainer) -> None:
     if options.checkpoint is None:
         return
     if options.resume:
-        if not trainer.restore(options.checkpoint) and not options.json:
+        if trainer.restore(options.checkpoint):
+            if options.lr is not None and not callable(trainer.learning_rate):
+                trainer.learning_rate = options.lr
+        elif not options.json:
             print(f"no checkpoint in {options.checkpoint} yet: starting", flush=True)
         return
     found, damaged = checkpoint.newest(options.checkpoint) if options.checkpoint.is_dir() else (None, [])
@@ -175,15 +167,15 @@ def resume(options: argparse.Namespace, trainer: Trainer) -> None:
 
 
 def steps(
-    options: argparse.Namespace, trainer: Trainer, train: Source, stopped: Callable[[], bool]
+    options: argparse.Namespace, trainer: Trainer, source: Source, stopped: Callable[[], bool]
 ) -> Iterator[StepResult]:
     """Train, with a bar on a terminal, a line a step with `--json`, and checkpoints as asked for."""
     epochs = options.epochs or (1 if options.steps is None else sys.maxsize)
-    per_epoch = train.batches_per_epoch
+    per_epoch = source.batches_per_epoch
     total = options.steps or (per_epoch * epochs if per_epoch else None)
     losses: list[float] = []
     with tqdm(total=total, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()) as bar:
-        for result in trainer.fit(train, epochs=epochs, steps=options.steps):
+        for result in trainer.fit(source, epochs=epochs, steps=options.steps):
             losses = [*losses[-RECENT + 1 :], result.loss]
             bar.set_postfix(loss=f"{statistics.fmean(losses):.4f}", epoch=result.epoch, refresh=False)
             bar.update()
@@ -201,11 +193,16 @@ def _line(result: StepResult) -> dict[str, Any]:
         "step": result.step,
         "epoch": result.epoch,
         "images": result.images,
-        "loss": result.loss,
+        "loss": finite(result.loss),
         "top1": result.top1,
         "top5": result.top5,
         "seconds": result.seconds,
     }
+
+
+def finite(value: float) -> float | None:
+    """The value, or None where it is none: JSON knows neither NaN nor infinity."""
+    return value if math.isfinite(value) else None
 
 
 def summary(trainer: Trainer, results: list[StepResult], evaluation: Evaluation | None) -> dict[str, Any]:
@@ -215,9 +212,9 @@ def summary(trainer: Trainer, results: list[StepResult], evaluation: Evaluation 
     document = plan_command.summary(trainer.planned)
     document |= {
         "steps": trainer.step,
-        "loss": results[-1].loss if results else None,
+        "loss": finite(results[-1].loss) if results else None,
         "seconds_per_step": seconds,
-        "images_per_second": trainer.settings.input_shape[0] / seconds if seconds else None,
+        "images_per_second": statistics.median(r.images / r.seconds for r in timed) if timed else None,
         "arena_bytes": trainer.arena_bytes,
         "arena_high_water_bytes": trainer.arena_high_water_bytes,
         "weights_sha256": trainer.state.weights_sha256(),
@@ -225,7 +222,7 @@ def summary(trainer: Trainer, results: list[StepResult], evaluation: Evaluation 
     if evaluation is not None:
         document |= {
             "held_out_images": evaluation.images,
-            "held_out_loss": evaluation.loss,
+            "held_out_loss": finite(evaluation.loss),
             "held_out_top1": evaluation.top1,
             "held_out_top5": evaluation.top5,
         }
@@ -235,9 +232,12 @@ def summary(trainer: Trainer, results: list[StepResult], evaluation: Evaluation 
 def report(document: dict[str, Any]) -> str:
     """The same for people."""
     lines = []
-    if document["loss"] is not None:
+    if document["seconds_per_step"] is None:
+        lines.append(f"step {document['steps']} was reached before: nothing to train")
+    else:
+        loss = "not finite" if document["loss"] is None else f"{document['loss']:.4f}"
         lines.append(
-            f"trained to step {document['steps']}: loss {document['loss']:.4f}, {document['seconds_per_step']:.4g} s per "
+            f"trained to step {document['steps']}: loss {loss}, {document['seconds_per_step']:.4g} s per "
             f"step, {document['images_per_second']:.4g} images/s"
         )
     if "held_out_top1" in document:

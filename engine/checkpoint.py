@@ -20,6 +20,7 @@ import logging
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ from .checkpoint_reader import Checkpoint, load
 from .checkpoint_writer import ArraySource, array_record_nbytes, frame_nbytes, write
 from .data import require_count
 
-__all__ = ["Checkpoint", "checkpoint_path", "load", "newest", "save"]
+__all__ = ["Checkpoint", "checkpoint_path", "load", "newest", "prepare", "save"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,21 @@ _FLUSH_EVERY = 64 * 2**20
 def checkpoint_path(directory: Path, step: int) -> Path:
     """Return where the checkpoint of a step lies."""
     return directory / f"step-{step:08d}.bathyal"
+
+
+def prepare(directory: Path) -> None:
+    """Make the directory where it is missing, and make sure that files can be written there.
+
+    Raises:
+        CheckpointError: they cannot; better now than after hours of training.
+    """
+    try:
+        _make_directory(directory)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        hint = "Choose another folder for the checkpoints."
+        raise CheckpointError(str(directory), "a folder to write into", error.strerror or str(error), hint) from error
 
 
 def save(directory: Path, step: int, header: Mapping[str, Any], arrays: Iterable[ArraySource], keep: int = 2) -> Path:

@@ -7,6 +7,7 @@ evaluation, prediction. All share the state at the bottom of the arena; each may
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..layers.builder import Layer, forward_graph
@@ -24,7 +26,7 @@ from ..memory.available import default_budget, free_memory
 from ..memory.device import Device
 from ..memory.errors import BudgetError
 from ..memory.host import HostDevice
-from ..memory.sizes import format_size, parse_size
+from ..memory.sizes import format_size, format_size_exact, parse_size
 from ..scheduler.costs import CostTable
 from ..scheduler.explain import explain
 from ..scheduler.kernels import Kernels
@@ -152,12 +154,22 @@ class Session:
             ConfigError: the budget is not a size.
         """
         if self._device is None:
+            budget = self._budget()
             self._limits = threadpool_limits(self.threads)
-            self._device = self._make_device(Arena(self._budget()))
+            self._device = self._make_device(Arena(budget))
         return self._device
 
     def _budget(self) -> int:
         free = free_memory()
+        # Planning takes memory and time by the image: a batch that can never be must not get that far.
+        batch_bytes = math.prod(self.settings.input_shape) * np.dtype(self.settings.dtype).itemsize
+        if batch_bytes > free:
+            raise BudgetError(
+                "input_shape",
+                f"a batch of at most the {format_size_exact(free)} that are free",
+                f"{self.settings.input_shape}, {format_size_exact(batch_bytes)}",
+                "Give a smaller batch or smaller images.",
+            )
         if self.settings.memory is None:
             return default_memory()
         budget = parse_size(self.settings.memory)

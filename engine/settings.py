@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
 from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
-from ..memory.errors import ConfigError, DeviceError
+from ..memory.errors import ConfigError, DeviceError, ShapeError
 from ..scheduler.kernels import Kernels
 from ..scheduler.planner import STRATEGIES
 from .backends.backend import Backend
@@ -26,6 +29,8 @@ BACKENDS: Mapping[str, Callable[[], Backend]] = MappingProxyType(
 )
 AUTO = "auto"
 COSTS = ("measured", "analytic")
+LARGEST_BATCH = 2**41
+"""Values in a batch: 16 TiB of float64."""
 
 
 def one_of(where: str, value: str, allowed: Sequence[str]) -> str:
@@ -45,6 +50,24 @@ def one_of(where: str, value: str, allowed: Sequence[str]) -> str:
 def usable_cores() -> int:
     """Processor cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def as_shape(value: object) -> tuple[int, ...]:
+    """Return a shape as a tuple of ints.
+
+    Raises:
+        ShapeError: not whole numbers of at least 1, or a batch beyond 16 TiB, whose sizes no arithmetic here could hold.
+    """
+    sizes = tuple(value) if isinstance(value, Iterable) else ()
+    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1 for n in sizes)
+    if not whole or len(sizes) < 2:
+        raise ShapeError("input_shape", "positive whole numbers (N, C, H, W) or (N, F)", repr(value))
+    shape = tuple(int(n) for n in sizes)
+    if math.prod(shape) > LARGEST_BATCH:
+        raise ShapeError(
+            "input_shape", f"at most {LARGEST_BATCH} values in a batch", f"{shape}", "Give a smaller batch."
+        )
+    return shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +99,14 @@ class Settings:
     costs: str = "measured"
 
     def __post_init__(self) -> None:
+        as_shape(self.input_shape)
         one_of("strategy", self.strategy, STRATEGIES)
         one_of("kernels", self.kernels, [k.value for k in Kernels])
         one_of("backend", self.backend, [AUTO, *BACKENDS])
         one_of("dtype", self.dtype, DTYPES)
         one_of("costs", self.costs, COSTS)
+        if not isinstance(self.optimizer, SGD):
+            raise ConfigError("optimizer", "an SGD, such as SGD(0.1, momentum=0.9)", repr(self.optimizer))
         if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
             raise ConfigError("threads", "a whole number of at least 1", repr(self.threads))
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:

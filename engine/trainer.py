@@ -6,8 +6,10 @@ The trainer counts steps, epochs and batches, feeds batches and step scalars, an
 from __future__ import annotations
 
 import logging
+import math
+import numbers
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,11 @@ from ..memory.host import HostDevice
 from ..scheduler.plan import Plan
 from . import checkpoint
 from .batches import as_batch
-from .data import FromIterable, Source
+from .belonging import environment, identity, require_match
+from .data import FromIterable, Source, require_count
+from .interrupts import held_back
 from .session import Mode, Planned, Session
-from .settings import Settings
+from .settings import Settings, as_shape
 from .state import State
 
 logger = logging.getLogger(__name__)
@@ -92,7 +96,7 @@ class Trainer:
         costs: str = "measured",
         learning_rate: LearningRate | None = None,
         make_device: Callable[[Arena], Device] = HostDevice,
-        cache: Path | None = None,
+        cache: Path | str | None = None,
         progress: bool = False,
     ) -> None:
         """Store what to train and how.
@@ -118,8 +122,8 @@ class Trainer:
             ConfigError: a choice that makes no sense.
         """
         self.settings = Settings(
-            tuple(input_shape),
-            optimizer or SGD(),
+            as_shape(input_shape),
+            SGD() if optimizer is None else optimizer,
             memory,
             strategy,
             kernels,
@@ -136,9 +140,16 @@ class Trainer:
         self.step = 0
         self.epoch = 0
         self.batch = 0
-        self._session = Session(network, self.settings, make_device=make_device, cache=cache, progress=progress)
+        self._session = Session(
+            network,
+            self.settings,
+            make_device=make_device,
+            cache=None if cache is None else Path(cache),
+            progress=progress,
+        )
         self._state: State | None = None
         self._classes = 0
+        self._lost = ""
 
     @property
     def planned(self) -> Planned:
@@ -166,7 +177,14 @@ class Trainer:
 
     @property
     def state(self) -> State:
-        """Parameters, running statistics and momentum; given their first values on first use."""
+        """Parameters, running statistics and momentum; given their first values on first use.
+
+        Raises:
+            ConfigError: the trainer was closed, or a step broke off: what it had learned is gone.
+        """
+        if self._lost:
+            hint = "Save before closing; restore() goes on from a checkpoint."
+            raise ConfigError("trainer", "weights from first to last step", self._lost, hint)
         if self._state is None:
             planned, session = self._session.training, self._session
             self._state = State(planned.graph, session.state_layout, session.backend, session.device)
@@ -192,10 +210,8 @@ class Trainer:
             DataError: images or labels do not fit; nothing has changed then.
         """
         begin = time.perf_counter()
-        images, labels = self._checked(images, labels)
-        rate = self.learning_rate(self.step) if callable(self.learning_rate) else self.learning_rate
-        if not rate >= 0:
-            raise ConfigError("learning_rate", "a number of at least 0", repr(rate))
+        images, labels = self._checked(images, labels, self.batch)
+        rate = self._rate()
         _ = self.state
         _, executor = self._session.program(Mode.TRAINING, len(labels))
         feeds = {
@@ -204,12 +220,21 @@ class Trainer:
             SCALARS: np.array([rate, 1.0]),
             RANDOM_KEY: np.array([self.settings.seed, self.step], np.int64),
         }
-        outputs = executor.run(feeds)
-        self.step += 1
-        self.batch += 1
+        with held_back():
+            self._lost = f"step {self.step + 1} that broke off halfway"
+            outputs = executor.run(feeds)
+            self._lost = ""
+            self.step += 1
+            self.batch += 1
         top1, top5 = (int(n) / len(labels) for n in outputs[CORRECT])
         seconds = time.perf_counter() - begin
         return StepResult(self.step, self.epoch, len(labels), float(outputs[LOSS][0]), top1, top5, seconds)
+
+    def _rate(self) -> float:
+        rate = self.learning_rate(self.step) if callable(self.learning_rate) else self.learning_rate
+        if not isinstance(rate, numbers.Real) or not 0 <= rate < math.inf:
+            raise ConfigError("learning_rate", "a finite number of at least 0", repr(rate))
+        return float(rate)
 
     def fit(
         self, batches: Source | Iterable[tuple[Array, Array]], *, epochs: int = 1, steps: int | None = None
@@ -220,7 +245,19 @@ class Trainer:
             batches: a source, or any iterable of (images, labels).
             epochs: train until this many epochs are done, counted from the first.
             steps: stop when this many steps are done, counted from the first.
+
+        Raises:
+            ConfigError: not whole numbers.
+            DataError: there is no batch, or one does not fit; the steps before it are done and whole.
         """
+        require_count("epochs", epochs, 0)
+        if steps is not None:
+            require_count("steps", steps, 0)
+        return self._steps(batches, epochs, steps)
+
+    def _steps(
+        self, batches: Source | Iterable[tuple[Array, Array]], epochs: int, steps: int | None
+    ) -> Iterator[StepResult]:
         source = batches if isinstance(batches, Source) else FromIterable(batches)
         while self.epoch < epochs and (steps is None or self.step < steps):
             for images, labels in source.epoch(self.epoch, self.batch):
@@ -240,8 +277,8 @@ class Trainer:
         source = batches if isinstance(batches, Source) else FromIterable(batches)
         _ = self.state
         images_seen, loss, correct = 0, 0.0, np.zeros(2, np.int64)
-        for images, labels in source.epoch(0, 0):
-            checked = self._checked(images, labels)
+        for position, (images, labels) in enumerate(source.epoch(0, 0)):
+            checked = self._checked(images, labels, position)
             for outputs, count in self._run_in_parts(Mode.EVALUATION, *checked):
                 images_seen += count
                 loss += float(outputs[LOSS][0]) * count
@@ -252,13 +289,19 @@ class Trainer:
         return Evaluation(images_seen, loss / images_seen, top1, top5)
 
     def predict(self, images: Array) -> Array:
-        """The network's outputs (n, classes) for any number of images, before softmax; `argmax(1)` is the class."""
+        """The network's outputs (n, classes) for any number of images, before softmax; `argmax(1)` is the class.
+
+        Raises:
+            DataError: no array, no image, or one that does not fit.
+        """
+        if not isinstance(images, np.ndarray) or not images.ndim:
+            raise DataError("predict", "a numpy array of images", f"a {type(images).__name__}", "Use numpy.asarray.")
         _ = self.state
         size = self.settings.input_shape[0]
         parts: list[Array] = []
         for start in range(0, len(images), size):
             part = images[start : start + size]
-            checked = self._checked(part, np.zeros(len(part), np.int64))
+            checked = self._checked(part, np.zeros(len(part), np.int64), start // size)
             for outputs, _count in self._run_in_parts(Mode.PREDICTION, *checked):
                 parts.extend(outputs.values())
         if not parts:
@@ -281,10 +324,9 @@ class Trainer:
             _, executor = self._session.program(mode, len(labels[part]))
             yield executor.run({IMAGES: images[part], LABELS: labels[part]}), len(labels[part])
 
-    def _checked(self, images: Array, labels: Array) -> tuple[Array, Array]:
-        return as_batch(
-            images, labels, self.settings.input_shape, self.classes, self.settings.dtype, position=self.batch
-        )
+    def _checked(self, images: Array, labels: Array, position: int) -> tuple[Array, Array]:
+        settings = self.settings
+        return as_batch(images, labels, settings.input_shape, self.classes, settings.dtype, position=position)
 
     def save(self, folder: Path | str, keep: int = 2) -> Path:
         """Write a checkpoint with everything that training needs to go on to the bit.
@@ -307,40 +349,20 @@ class Trainer:
 
     def _header(self) -> dict[str, Any]:
         return {
-            **self._identity(),
-            **self._environment(),
+            **identity(self.network, self.settings),
+            **environment(self._session),
             "step": self.step,
             "epoch": self.epoch,
             "batch": self.batch,
-            "learning_rate": None if callable(self.learning_rate) else self.learning_rate,
+            "learning_rate": None if callable(self.learning_rate) else self._rate(),
             "kernels": {key: list(names) for key, names in self._session.kernels().items()},
-        }
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be equal for a checkpoint to belong to this run."""
-        graph = forward_graph(self.network, self.settings.input_shape, self.settings.dtype)
-        optimizer = self.settings.optimizer
-        return {
-            "network": graph.fingerprint(),
-            "input_shape": list(self.settings.input_shape),
-            "dtype": self.settings.dtype,
-            "seed": self.settings.seed,
-            "optimizer": [optimizer.momentum, optimizer.weight_decay, optimizer.nesterov],
-        }
-
-    def _environment(self) -> dict[str, Any]:
-        """What must be equal for training to go on to the bit."""
-        return {
-            "backend": self._session.backend.name,
-            "version": self._session.backend.version(),
-            "threads": self._session.threads,
-            "kernel_choice": self.settings.kernels,
         }
 
     def restore(self, folder: Path | str) -> bool:
         """Go on from the newest whole checkpoint in `folder`; False when there is none at all.
 
-        Damaged checkpoints are named in the log and the one before is used.
+        Damaged checkpoints are named in the log and the one before is used. The checkpoint's learning rate replaces
+        this trainer's, unless either is a function; assign `learning_rate` afterwards to change it.
 
         Raises:
             CheckpointError: all are damaged, or the newest whole one belongs to another network or run.
@@ -348,34 +370,31 @@ class Trainer:
         found, damaged = checkpoint.newest(Path(folder))
         if found is None:
             if damaged:
-                raise CheckpointError(
-                    str(folder), "a whole checkpoint", f"{len(damaged)} damaged: {damaged[0]}", "Start in a new folder."
-                )
+                found_there = f"{len(damaged)} damaged, the newest {damaged[0].where}"
+                raise CheckpointError(str(folder), "a whole checkpoint", found_there, "Start in a new folder.")
             return False
-        self._compare(found.path, found.header)
+        around = environment(self._session)
+        require_match(found.path, found.header, identity(self.network, self.settings), around)
         self.close()  # plans made so far may have chosen other kernels
         self._session.known_kernels = {k: tuple(names) for k, names in found.header["kernels"].items()}
-        state = self.state
-        for name, values in found.arrays():
-            state.write(name, values)
+        self._lost = ""
+        try:
+            state = self.state
+            for name, values in found.arrays():
+                state.write(name, values)
+        except BaseException:
+            self.close()
+            self._lost = "a checkpoint that was read halfway"
+            raise
         self.step, self.epoch, self.batch = (int(found.header[k]) for k in ("step", "epoch", "batch"))
         if found.header["learning_rate"] is not None and not callable(self.learning_rate):
             self.learning_rate = float(found.header["learning_rate"])
         return True
 
-    def _compare(self, path: Path, header: Mapping[str, Any]) -> None:
-        for name, value in self._identity().items():
-            if header.get(name) != value:
-                hint = "Resume with the choices of the first run, or start in a new folder."
-                raise CheckpointError(str(path), f"{name} {value}", f"{header.get(name)}", hint)
-        for name, value in self._environment().items():
-            if header.get(name) != value:
-                logger.warning(
-                    "%s: %s was %r and is %r: results may differ in bits", path, name, header.get(name), value
-                )
-
     def close(self) -> None:
         """Give all memory back; weights that were not saved are gone. May be called twice."""
+        if self._state is not None:
+            self._lost = "those of a closed trainer"
         self._state = None
         self._session.close()
 

@@ -1,11 +1,13 @@
 """The command line as a user meets it: in processes of its own."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -98,14 +100,18 @@ def test_digits_are_learned_and_reported(capsys):
         assert words in text
 
 
-def test_a_folder_of_images(tmp_path, capsys):
+def photos(folder, **colors):
     from PIL import Image
 
+    for label, color in colors.items():
+        (folder / label).mkdir(parents=True)
+        for number in range(8):
+            Image.new("RGB", (12, 10), (color, color, color)).save(folder / label / f"{number}.png")
+
+
+def test_a_folder_of_images(tmp_path, capsys):
     for part in ("train", "val"):
-        for label, color in (("black", 10), ("white", 240)):
-            (tmp_path / part / label).mkdir(parents=True)
-            for number in range(8):
-                Image.new("RGB", (12, 10), (color, color, color)).save(tmp_path / part / label / f"{number}.png")
+        photos(tmp_path / part, black=10, white=240)
     arguments = ["--data", str(tmp_path), "--epochs", "6", "--lr", "0.02", "--json"]
     assert main(["train", *SMALL, *arguments]) == 0
     assert lines(capsys.readouterr().out)[-1]["held_out_top1"] == 1.0
@@ -124,6 +130,14 @@ def test_a_folder_of_images(tmp_path, capsys):
         (["train", *SMALL, "--strategy", "liveliness"], "liveness"),
         (["train", *SMALL, "--memory", "900 TiB"], "free"),
         (["train", *SMALL, "--steps", "0"], "--steps"),
+        (["train", *SMALL, "--classes", "0"], "--classes"),
+        (["plan", "resnet50", "--image", "0"], "--image"),
+        (["plan", "resnet50", "--batch", str(10**18), "--device", "null"], "smaller batch"),
+        (["train", *SMALL, "--batch", str(10**9)], "smaller batch"),
+        (["train", *SMALL, "--lr", "inf"], "finite"),
+        (["train", *SMALL, "--augment"], "--augment"),
+        (["train", "small_resnet", "--data", "digits", "--image", "16"], "--image"),
+        (["train", *SMALL, "--data", "digits", "--classes", "9"], "at least 10"),
     ],
 )
 def test_mistakes_end_in_one_line_that_helps(arguments, message, capsys):
@@ -188,3 +202,100 @@ def test_killed_at_random_moments_the_run_ends_with_the_same_weights(tmp_path):
     done = command(*arguments)
     assert done.returncode == 0, done.stderr
     assert lines(done.stdout)[-1]["weights_sha256"] == expected
+
+
+def test_held_out_images_of_other_classes_are_refused(tmp_path, capsys):
+    """A label is a position among the names: without `bird`, every other held-out image would count as a wrong class."""
+    photos(tmp_path / "train", bird=10, cat=100, dog=240)
+    photos(tmp_path / "val", cat=100, dog=240)
+    assert main(["train", *SMALL, "--data", str(tmp_path)]) == 1
+    assert "'bird'" in capsys.readouterr().err
+
+
+def test_a_folder_with_one_class_is_a_mistake(tmp_path, capsys):
+    photos(tmp_path / "train", cat=10, dog=240)
+    assert main(["train", *SMALL, "--data", str(tmp_path)]) == 1
+    assert "val/" in capsys.readouterr().err
+
+
+def test_a_damaged_image_ends_the_run_and_keeps_the_steps_before_it(tmp_path, capsys):
+    photos(tmp_path / "photos", cat=10, dog=240)
+    (tmp_path / "photos" / "dog" / "7.png").write_bytes(b"no image")
+    arguments = ["train", *SMALL, "--batch", "1", "--data", str(tmp_path / "photos"), "--json", "--epochs", "2"]
+    arguments += ["--checkpoint", str(tmp_path / "runs"), "--checkpoint-every", "1000"]
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert "7.png" in captured.err
+    done = lines(captured.out)[-1]["step"]
+    photos(tmp_path / "mended", dog=240)
+    (tmp_path / "mended" / "dog" / "7.png").replace(tmp_path / "photos" / "dog" / "7.png")
+    assert main([*arguments, "--resume"]) == 0
+    assert lines(capsys.readouterr().out)[0]["step"] == done + 1
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_refused_before_training(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["train", *SMALL, "--steps", "2", "--json", "--checkpoint", str(tmp_path / "file")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "to write into" in captured.err
+
+
+@pytest.mark.parametrize("option", ["--checkpoint", "--data"])
+def test_an_empty_name_is_not_the_current_folder(option):
+    with pytest.raises(SystemExit) as raised:
+        main(["train", *SMALL, option, ""])
+    assert raised.value.code == 2
+
+
+def test_a_loss_that_is_no_number_is_null_in_json(capsys):
+    assert main(["train", *SMALL, "--steps", "4", "--lr", "1e30", "--json"]) == 0
+    text = capsys.readouterr().out
+    assert "NaN" not in text
+    assert lines(text)[-1]["loss"] is None
+
+
+def test_speed_counts_the_images_that_were_there(capsys):
+    arguments = ["--data", "digits", "--batch", "1600", "--memory", "2 GiB", "--costs", "analytic", "--json"]
+    assert main(["train", "small_resnet", *arguments]) == 0
+    step, summary = lines(capsys.readouterr().out)
+    assert step["images"] == 1438
+    assert summary["images_per_second"] == pytest.approx(1438 / step["seconds"])
+
+
+def test_resuming_takes_the_learning_rate_of_the_run_or_of_the_command(tmp_path, capsys):
+    def weights(*arguments):
+        assert main(["train", *FIXED, *arguments]) == 0
+        return lines(capsys.readouterr().out)[-1]["weights_sha256"]
+
+    whole = weights("--steps", "4", "--lr", "0.02")
+    for name in ("same", "changed"):
+        weights("--steps", "2", "--lr", "0.02", "--checkpoint", str(tmp_path / name))
+    assert weights("--steps", "4", "--checkpoint", str(tmp_path / "same"), "--resume") == whole
+    assert weights("--steps", "4", "--checkpoint", str(tmp_path / "changed"), "--resume", "--lr", "0.5") != whole
+
+
+def test_a_run_that_is_done_says_so(tmp_path, capsys):
+    arguments = ["train", *SMALL, "--steps", "2", "--checkpoint", str(tmp_path)]
+    assert main(arguments) == 0
+    assert main([*arguments, "--resume"]) == 0
+    assert "nothing to train" in capsys.readouterr().out
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "bathyal", "info"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = ["train", *FIXED, "--steps", "50", "--checkpoint", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "bathyal", *arguments], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.bathyal"]

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
-from bathyal.engine.checkpoint import checkpoint_path, load, newest, save
+from bathyal.engine.checkpoint import checkpoint_path, load, newest, prepare, save
 from bathyal.memory.errors import CheckpointError, ConfigError
 
 HEADER = {"graph": "3f2a", "seed": 2**64 - 1, "kernels": {"conv1": "jit:avx512"}, "threads": 2, "position": [3, 17]}
@@ -639,3 +639,16 @@ class TestTwoProcesses:
         (tmp_path / stray).touch()
         small(tmp_path)
         assert newest(tmp_path)[0].step == 1 and temporaries(tmp_path) == [stray]
+
+
+def test_preparing_makes_the_directory_and_leaves_nothing_in_it(tmp_path):
+    prepare(tmp_path / "deep" / "run")
+    assert list((tmp_path / "deep" / "run").iterdir()) == []
+
+
+def test_preparing_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(CheckpointError, match="to write into"):
+            prepare(path)
+    assert (tmp_path / "file").read_text() == "mine"

@@ -1,3 +1,5 @@
+import signal
+
 import numpy as np
 import pytest
 
@@ -259,5 +261,119 @@ def test_closing_gives_the_memory_back_and_may_be_repeated():
     t.train_step(*next(data().epoch(0)))
     t.close()
     t.close()
-    assert np.isfinite(t.train_step(*next(data().epoch(0))).loss)
+    assert not t._session._programs
+    assert t._session._device is None
     t.close()
+
+
+def test_a_closed_trainer_has_no_weights_to_save_or_use(tmp_path):
+    """It would be opened again with first values, and those saved as the weights of step 3."""
+    t = trainer()
+    list(t.fit(data()))
+    t.close()
+    for use in (lambda: t.save(tmp_path), lambda: t.predict(data().images), lambda: list(t.fit(data(), epochs=2))):
+        with pytest.raises(bt.ConfigError, match="closed trainer"):
+            use()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_closed_trainer_can_restore(tmp_path):
+    t = trainer()
+    list(t.fit(data()))
+    t.save(tmp_path)
+    weights = t.state.weights_sha256()
+    t.close()
+    assert t.restore(tmp_path)
+    assert t.state.weights_sha256() == weights
+    t.close()
+
+
+def test_a_step_that_broke_off_is_not_saved(tmp_path):
+    with trainer() as t:
+        list(t.fit(data()))
+        _, executor = t._session.program(Mode.TRAINING, 8)
+        executor._works.append(executor._works[-1])
+        executor._works[-1] = None  # the last work of the step fails, when the weights are updated
+        with pytest.raises(AttributeError):
+            t.train_step(*next(data().epoch(0)))
+        with pytest.raises(bt.ConfigError, match="step 4 that broke off"):
+            t.save(tmp_path)
+
+
+def test_an_interrupt_waits_for_the_step_to_end(tmp_path):
+    source = data()
+    with trainer() as whole, trainer() as t:
+        expected = [r.loss for r in whole.fit(source)]
+        run = t._session.program(Mode.TRAINING, 8)[1].run
+
+        def interrupted(feeds):
+            signal.raise_signal(signal.SIGINT)
+            return run(feeds)
+
+        t._session.program(Mode.TRAINING, 8)[1].run = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            list(t.fit(source))
+        assert t.step == 1
+        t._session.program(Mode.TRAINING, 8)[1].run = run
+        assert [r.loss for r in t.fit(source)] == expected[1:]
+
+
+def test_evaluation_names_its_own_batches():
+    images, labels = data().images, data().labels.copy()
+    labels[20] = 9
+    with trainer() as t, pytest.raises(bt.DataError, match="batch 2, label 4"):
+        t.evaluate(bt.ArrayDataset(images, labels, 8, shuffle=False))
+
+
+@pytest.mark.parametrize("rate", ["fast", None, float("inf"), float("nan"), -1, np.array([0.1, 0.2])])
+def test_a_learning_rate_that_is_none(rate):
+    with trainer(learning_rate=lambda step: rate) as t, pytest.raises(bt.ConfigError, match="learning_rate"):
+        list(t.fit(data()))
+
+
+@pytest.mark.parametrize("limits", [{"epochs": -1}, {"epochs": 1.5}, {"steps": "3"}])
+def test_limits_of_training_are_whole_numbers(limits):
+    with trainer() as t, pytest.raises(bt.ConfigError, match=next(iter(limits))):
+        t.fit(data(), **limits)
+
+
+@pytest.mark.parametrize(
+    "shape", [8, None, "abcd", (8,), (True, 3, 8, 8), (8.0, 3, 8, 8), (0, 3, 8, 8), (2**60, 3, 8, 8)]
+)
+def test_shapes_that_are_none(shape):
+    with pytest.raises(bt.ShapeError, match="input_shape"):
+        bt.Trainer(network(), shape)
+
+
+def test_sizes_of_numpy_are_sizes(tmp_path):
+    shape = tuple(np.array(SHAPE))
+    with bt.Trainer(network(), shape, memory="4 MiB", costs="analytic", learning_rate=np.float32(0.1)) as t:
+        list(t.fit(data()))
+        t.save(tmp_path)
+        assert t.restore(tmp_path)
+
+
+def test_other_mistakes_are_named(tmp_path):
+    for optimizer in ("sgd", bt.SGD):
+        with pytest.raises(bt.ConfigError, match="optimizer"):
+            trainer(optimizer=optimizer)
+    with trainer() as t:
+        for images in (None, [1, 2], np.float32(3)):
+            with pytest.raises(bt.DataError, match="predict"):
+                t.predict(images)
+
+
+def test_a_checkpoint_of_another_run_says_what_differs(tmp_path):
+    with trainer() as t:
+        t.save(tmp_path)
+    other = bt.Trainer(network(7), SHAPE, optimizer=bt.SGD(0.1, momentum=0.9), memory="4 MiB")
+    with other, pytest.raises(bt.CheckpointError, match="classes 7, got 5"):
+        other.restore(tmp_path)
+
+
+def test_the_same_number_of_threads_is_no_difference(tmp_path, caplog):
+    with trainer(threads=1) as t:
+        t.save(tmp_path)
+    with trainer(threads=1) as t:
+        t.restore(tmp_path)
+    assert not caplog.records

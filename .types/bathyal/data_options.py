@@ -1,0 +1,1 @@
+../../bathyal/data_options.py
