@@ -35,12 +35,14 @@ from bathyal.layers import (
     training_graph,
 )
 from bathyal.layers.graph import Role
+from bathyal.layers.kinds import KINDS
 from bathyal.memory.arena import Arena
 from bathyal.memory.errors import BudgetError, DataError
 from bathyal.memory.host import HostDevice
 from bathyal.memory.simulated import RaceError, SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.placement import lay_out_state
+from bathyal.scheduler.plan import NO_INSTANCE
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
 from random_networks import random_network, random_problem
 
@@ -239,9 +241,72 @@ def test_a_step_waits_for_the_one_before_without_the_host(monkeypatch):
         with Arena(plan.peak_bytes) as arena, SimulatedDevice(arena, order) as simulated:
             with monkeypatch.context() as patch:
                 patch.setattr(simulated.out, "synchronize", lambda: None)
+                patch.setattr(simulated, "download", lambda queue, address, target: None)
                 run(problem, plan, simulated)
             for queue in (simulated.compute, simulated.inward, simulated.out):
                 queue.synchronize()
+
+
+class Recorded:
+    """A host device that notes what is launched, and which bytes of the arena each work changes."""
+
+    def __init__(self, device, monkeypatch):
+        self.works = []
+        self.changed = []
+        memory, launch = device.arena.memory, device.compute.launch
+
+        def noting(work):
+            before = memory.copy()
+            launch(work)
+            self.works.append(work)
+            self.changed.append(np.flatnonzero(memory != before))
+
+        monkeypatch.setattr(device.compute, "launch", noting)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_works_say_what_they_read_and_write(seed, monkeypatch):
+    problem = problem_of(seed)
+    graph = problem.graph
+    plan = make_plan(problem, "chain", least_bytes(problem, "chain"))
+
+    def bytes_of(number):
+        i = plan.instances[number]
+        return i.address, i.address + i.nbytes
+
+    with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+        recorded = Recorded(device, monkeypatch)
+        run(problem, plan, device, steps=1)
+    assert len(recorded.works) == len(plan.steps)
+    for step, work, changed in zip(plan.steps, recorded.works, recorded.changed, strict=True):
+        op = graph.ops[step.op]
+        accesses = work.accesses()
+        kept = [n for index, n in enumerate(step.outputs) if step.recompute and index in KINDS[op.kind].kept]
+        assert set(accesses.reads) == {bytes_of(n) for n in (*step.inputs, *kept)}
+        made = [n for n in step.outputs if n not in kept]
+        updated = [n for n in step.inputs if plan.instances[n].tensor in op.updates]
+        scratch = [] if step.workspace == NO_INSTANCE else [step.workspace]
+        assert set(accesses.writes) == {bytes_of(n) for n in (*made, *updated, *scratch)}
+        written = np.zeros(plan.peak_bytes, bool)
+        for first, end in accesses.writes:
+            written[first:end] = True
+        assert written[changed].all(), op
+
+
+def test_a_repeated_run_is_bound_as_one():
+    problem = random_problem(2)
+    plan = make_plan(problem, "chain", least_bytes(problem, "chain"))
+    bound = []
+
+    class Backend(NullBackend):
+        def bind(self, graph, op, kernel, repeat, arena):
+            bound.append((op.id, kernel, repeat))
+            return super().bind(graph, op, kernel, repeat, arena)
+
+    with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+        Executor(plan, problem.graph, Backend(), device).bind()
+    assert bound == [(step.op, step.kernel, step.recompute) for step in plan.steps]
+    assert any(repeat for _, _, repeat in bound)
 
 
 def test_null_backend_reaches_the_predicted_peak():

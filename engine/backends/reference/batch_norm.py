@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import Block, add_sums, channel_blocks, channel_sums, shaped
+from .blocks import Blocks, add_sums, channel_blocks, channel_sums, shaped
 from .variant import Array, Implementation, Site, Variant, float64, store
 
 
@@ -21,7 +21,7 @@ def _flat(x: Array) -> Array:
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
-def _blocks(site: Site) -> tuple[int, tuple[Block, ...], int]:
+def _blocks(site: Site) -> tuple[int, Blocks, int]:
     """The largest block's elements, the blocks, and the values per channel."""
     images, channels, *image = site.inputs[0].shape
     pixels = math.prod(image)
@@ -37,7 +37,7 @@ def _inverse_deviation(var: Array, eps: float, out: Array) -> None:
 
 
 def _normalize(
-    blocks: tuple[Block, ...],
+    blocks: Blocks,
     eps: float,
     x: Array,
     weight: Array,

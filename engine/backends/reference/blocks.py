@@ -6,6 +6,10 @@ no later step brings back. Pieces depend on shapes alone, so the order of all ad
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 
 from .variant import Array
@@ -18,30 +22,57 @@ SUMMED = (0, 2)
 """Axes of (N, C, P) that a sum over a channel runs along."""
 
 
-def spans(count: int, step: int) -> tuple[slice, ...]:
-    """Cut `count` items into slices of `step` items; the last may be shorter."""
-    return tuple(slice(first, min(first + step, count)) for first in range(0, count, step))
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """`count` items cut into slices of `step` items; the last may be shorter.
+
+    The slices are made when asked for: a plan for a batch of millions must not hold millions of them.
+    """
+
+    count: int
+    step: int
+
+    def __len__(self) -> int:
+        return -(-self.count // self.step)
+
+    def __iter__(self) -> Iterator[slice]:
+        return (slice(first, min(first + self.step, self.count)) for first in range(0, self.count, self.step))
+
+    @property
+    def longest(self) -> int:
+        """Items of the first slice, which no other has more of."""
+        return min(self.count, self.step)
 
 
-def flat_spans(elements: int, limit: int = BUFFER_ELEMENTS) -> tuple[int, tuple[slice, ...]]:
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """An array (N, C, P) cut along all its axes; the blocks come in order of images, channels, pixels."""
+
+    images: Spans
+    channels: Spans
+    pixels: Spans
+
+    def __iter__(self) -> Iterator[Block]:
+        return itertools.product(self.images, self.channels, self.pixels)
+
+
+def flat_spans(elements: int, limit: int = BUFFER_ELEMENTS) -> tuple[int, Spans]:
     """Cut a flat array; returns the length of the longest piece, and the pieces."""
-    return min(limit, elements), spans(elements, limit)
+    return min(limit, elements), Spans(elements, limit)
 
 
-def channel_blocks(images: int, channels: int, pixels: int) -> tuple[int, tuple[Block, ...]]:
+def channel_blocks(images: int, channels: int, pixels: int) -> tuple[int, Blocks]:
     """Cut an array of shape (N, C, P) into blocks of at most `BUFFER_ELEMENTS`.
 
     Returns:
-        the elements of the largest block, and the blocks in order of images, channels, pixels.
+        the elements of the largest block, and the blocks.
     """
     steps = [1, 1, min(pixels, BUFFER_ELEMENTS)]
     if channels * pixels <= BUFFER_ELEMENTS:
         steps[:2] = min(images, BUFFER_ELEMENTS // (channels * pixels)), channels
     elif pixels <= BUFFER_ELEMENTS:
         steps[1] = BUFFER_ELEMENTS // pixels
-    blocks = tuple(
-        (n, c, p) for n in spans(images, steps[0]) for c in spans(channels, steps[1]) for p in spans(pixels, steps[2])
-    )
+    blocks = Blocks(Spans(images, steps[0]), Spans(channels, steps[1]), Spans(pixels, steps[2]))
     return steps[0] * steps[1] * steps[2], blocks
 
 
@@ -56,7 +87,7 @@ def add_sums(block: Array, total: Array, part: Array) -> None:
     np.add(total, part, out=total)
 
 
-def channel_sums(x: Array, blocks: tuple[Block, ...], buffer: Array, total: Array, part: Array) -> None:
+def channel_sums(x: Array, blocks: Blocks, buffer: Array, total: Array, part: Array) -> None:
     """Sum `x` of shape (N, C, P) over N and P into float64 `total` (C,); `buffer` and `part` (C,) are scratch."""
     total.fill(0)
     for block in blocks:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import spans
+from .blocks import Spans
 from .variant import Array
 from .windows import Area, Tap, Windows
 
@@ -66,7 +66,7 @@ class Tiling:
     channels: int
     groups: int
     dtype: str
-    images: tuple[slice, ...]
+    images: Spans
     strips: tuple[Strip, ...]
 
     @property
@@ -78,7 +78,7 @@ class Tiling:
     def frame(self) -> TensorSpec:
         """The scratch array for the frame; empty without padding."""
         rows, columns = (max(s.frame[a] for s in self.strips) for a in (0, 1))
-        return TensorSpec((self.images[0].stop, self.channels, rows, columns) if self.padded else (0,), self.dtype)
+        return TensorSpec((self.images.longest, self.channels, rows, columns) if self.padded else (0,), self.dtype)
 
     @property
     def pixels(self) -> int:
@@ -89,11 +89,11 @@ class Tiling:
     def columns(self) -> TensorSpec:
         """The scratch array for the columns."""
         depth = self.channels * math.prod(self.windows.kernel)
-        return TensorSpec((self.images[0].stop * depth * self.pixels,), self.dtype)
+        return TensorSpec((self.images.longest * depth * self.pixels,), self.dtype)
 
     def column_taps(self, strip: Strip, columns: Array) -> Array:
         """The scratch array as (images, C, kh, kw, rows, W') of the tiles of `strip`."""
-        shape = (self.images[0].stop, self.channels, *self.windows.kernel, strip.rows, self.windows.output[1])
+        shape = (self.images.longest, self.channels, *self.windows.kernel, strip.rows, self.windows.output[1])
         return columns[: math.prod(shape)].reshape(shape)
 
     def column_matrix(self, taps: Array) -> Array:
@@ -150,14 +150,14 @@ def tilings(windows: Windows, images: int, channels: int, groups: int, dtype: st
     rows, width = windows.output
     row_bytes = channels * math.prod(windows.kernel) * width * np.dtype(dtype).itemsize
     whole = (_strip(windows, 0, rows),)
-    made = [Tiling("image", windows, channels, groups, dtype, spans(images, 1), whole)]
+    made = [Tiling("image", windows, channels, groups, dtype, Spans(images, 1), whole)]
     together = min(images, BATCH_BYTES // (row_bytes * rows))
     if together > 1:
-        made.append(Tiling("batch", windows, channels, groups, dtype, spans(images, together), whole))
+        made.append(Tiling("batch", windows, channels, groups, dtype, Spans(images, together), whole))
     few = max(1, STRIP_BYTES // row_bytes)
     if few < rows:
-        strips = tuple(_strip(windows, s.start, s.stop) for s in spans(rows, few))
-        made.append(Tiling("rows", windows, channels, groups, dtype, spans(images, 1), strips))
+        strips = tuple(_strip(windows, s.start, s.stop) for s in Spans(rows, few))
+        made.append(Tiling("rows", windows, channels, groups, dtype, Spans(images, 1), strips))
     return tuple(made)
 
 

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import channel_blocks, channel_sums, spans
+from .blocks import Spans, channel_blocks, channel_sums
 from .columns import Tiling, tilings
 from .products import SPAN, part_of, product
 from .variant import Array, Implementation, Site, Variant, float64, store
@@ -80,7 +80,7 @@ def _forward(site: Site) -> tuple[Variant, ...]:
             (
                 tiling.frame,
                 tiling.columns,
-                part_of((tiling.images[0].stop, geometry.filters, tiling.pixels), geometry.depth, geometry.dtype),
+                part_of((tiling.images.longest, geometry.filters, tiling.pixels), geometry.depth, geometry.dtype),
             ),
         )
         for tiling in geometry.tilings
@@ -139,7 +139,7 @@ def _run_data(geometry: _Geometry, tiling: Tiling, dy: Array, weight: Array, dx:
     for strip in tiling.strips:
         taps = tiling.column_taps(strip, columns)
         matrix = tiling.column_matrix(taps)
-        for images, span in itertools.product(tiling.images, spans(geometry.filter_depth, SPAN)):
+        for images, span in itertools.product(tiling.images, Spans(geometry.filter_depth, SPAN)):
             count = images.stop - images.start
             np.matmul(filters[:, :, span], gradient[images, :, span, strip.pixels], out=matrix[:count])
             below, made = dx[images], taps[:count]

@@ -10,17 +10,17 @@ import numpy as np
 from ....layers.graph import TensorSpec
 from ....layers.loss import TOP
 from ....layers.modes import LOSS_SCALE
-from .blocks import BUFFER_ELEMENTS, spans
+from .blocks import BUFFER_ELEMENTS, Spans
 from .variant import Array, Implementation, Site, Variant, float64, store
 
 MOST_ROWS = 512
 
 
-def _rows(site: Site) -> tuple[int, int, int, tuple[slice, ...], Array]:
+def _rows(site: Site) -> tuple[int, int, int, Spans, Array]:
     """Images, classes, rows of a piece, the pieces, and where each row of a piece begins when it is flat."""
     images, classes = site.inputs[0].shape
     step = min(images, MOST_ROWS, max(1, BUFFER_ELEMENTS // classes))
-    return images, classes, step, spans(images, step), np.arange(step) * classes
+    return images, classes, step, Spans(images, step), np.arange(step) * classes
 
 
 def _exponentials(values: Array, logits: Array, column: Array) -> None:

@@ -10,15 +10,15 @@ import math
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import BUFFER_ELEMENTS, spans
+from .blocks import BUFFER_ELEMENTS, Spans
 from .variant import Array, Implementation, Site, Variant
 from .windows import Tap, Windows, pooling_windows
 
 
-def planes(windows: Windows, count: int) -> tuple[tuple[int, int, int], tuple[slice, ...]]:
+def planes(windows: Windows, count: int) -> tuple[tuple[int, int, int], Spans]:
     """Cut `count` planes of outputs: the shape of the largest piece, and the pieces; a plane is never cut."""
     step = min(count, max(1, BUFFER_ELEMENTS // math.prod(windows.output)))
-    return (step, *windows.output), spans(count, step)
+    return (step, *windows.output), Spans(count, step)
 
 
 def as_planes(x: Array) -> Array:

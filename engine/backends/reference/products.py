@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import spans
+from .blocks import Spans
 from .variant import Array
 
 SPAN = 128
@@ -32,7 +32,7 @@ def product(a: Array, b: Array, out: Array, part: Array) -> None:
         np.matmul(a, b, out=out)
         return
     one = part[: out.size].reshape(out.shape)
-    for span in spans(depth, SPAN):
+    for span in Spans(depth, SPAN):
         made = one if span.start else out
         np.matmul(a[..., span], b[..., span, :], out=made)
         if span.start:

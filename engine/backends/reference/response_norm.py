@@ -6,25 +6,25 @@ some of its pixels at a time.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import BUFFER_ELEMENTS, shaped, spans
+from .blocks import BUFFER_ELEMENTS, Spans, shaped
 from .variant import Array, Implementation, Site, Variant
 
 LEAST_PIXELS = 64
 """Pixels taken at a time however many channels there are: shorter rows would make numpy's loops slow."""
 
 
-def _tiles(site: Site) -> tuple[TensorSpec, tuple[tuple[int, slice], ...]]:
-    """A scratch array that holds any tile, and the tiles (image, pixels)."""
+def _tiles(site: Site) -> tuple[TensorSpec, int, Spans]:
+    """A scratch array that holds any tile, the number of images, and the pixels of the tiles of each."""
     images, channels, *image = site.inputs[0].shape
     pixels = math.prod(image)
     step = min(pixels, max(LEAST_PIXELS, BUFFER_ELEMENTS // channels))
-    tiles = tuple((n, span) for n in range(images) for span in spans(pixels, step))
-    return TensorSpec((channels * step,), site.dtype), tiles
+    return TensorSpec((channels * step,), site.dtype), images, Spans(pixels, step)
 
 
 def _flat(x: Array) -> Array:
@@ -52,12 +52,12 @@ def _denominators(site: Site, values: Array, squares: Array, out: Array) -> None
 
 
 def _forward(site: Site) -> tuple[Variant, ...]:
-    spec, tiles = _tiles(site)
+    spec, images, spans = _tiles(site)
     beta = site.attrs["beta"]
 
     def run(x: Array, y: Array, squares: Array, denominators: Array) -> None:
         source, target = _flat(x), _flat(y)
-        for image, pixels in tiles:
+        for image, pixels in itertools.product(range(images), spans):
             values = source[image, :, pixels]
             divisor = shaped(denominators, values)
             _denominators(site, values, shaped(squares, values), divisor)
@@ -69,13 +69,13 @@ def _forward(site: Site) -> tuple[Variant, ...]:
 
 def _backward(site: Site) -> tuple[Variant, ...]:
     """dx_j = dy_j d_j^−β − 2αβ/size · x_j Σ dy_c x_c d_c^(−β−1), over the channels c whose window holds j."""
-    spec, tiles = _tiles(site)
+    spec, images, spans = _tiles(site)
     beta, size = site.attrs["beta"], site.attrs["size"]
     factor = 2.0 * site.attrs["alpha"] * beta / size
 
     def run(x: Array, dy: Array, dx: Array, first: Array, second: Array, third: Array) -> None:
         source, above, below = _flat(x), _flat(dy), _flat(dx)
-        for image, pixels in tiles:
+        for image, pixels in itertools.product(range(images), spans):
             values, gradient = source[image, :, pixels], above[image, :, pixels]
             terms, divisor, power = (shaped(scratch, values) for scratch in (first, second, third))
             _denominators(site, values, terms, divisor)

@@ -36,7 +36,7 @@ def results(harness, graph, op, inputs, **options):
 
 
 def test_every_kind_that_a_mode_can_emit_is_implemented_and_in_the_catalogue(catalogues):
-    assert set(IMPLEMENTATIONS) == set(KINDS) - ONLY_FORWARD
+    assert set(IMPLEMENTATIONS) == set(KINDS) - ONLY_FORWARD - {"convert"}  # which lowering alone inserts
     for dtype in DTYPES:
         assert {op.kind for _, op, _ in catalogues[dtype].entries} == set(IMPLEMENTATIONS)
 
