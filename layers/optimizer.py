@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,10 +11,7 @@ from .operations import Attrs, OpKind, Specs
 
 
 def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
-    elements = 1
-    for n in inputs[0].shape:
-        elements *= n
-    return 6.0 * elements
+    return 6.0 * math.prod(inputs[0].shape)
 
 
 KINDS = (OpKind("sgd_update", flops=_flops),)
@@ -41,9 +39,9 @@ class SGD:
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
             raise ConfigError("SGD", "momentum in [0, 1)", str(self.momentum))
-        if not self.weight_decay >= 0 or not self.learning_rate >= 0:
+        if not 0 <= self.weight_decay < math.inf or not 0 <= self.learning_rate < math.inf:
             found = f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}"
-            raise ConfigError("SGD", "a learning rate and a weight decay of at least 0", found)
+            raise ConfigError("SGD", "a finite learning rate and weight decay of at least 0", found)
         if self.nesterov and self.momentum == 0:
             raise ConfigError("SGD", "momentum above 0 with nesterov", "momentum=0")
 

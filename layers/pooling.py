@@ -88,7 +88,8 @@ class MaxPool2d(Layer):
     """Largest value of each window; the backward pass keeps one index per output instead of the input.
 
     Shapes: (N, C, H, W) → (N, C, H', W'), H' = ⌊(H + 2·padding − kernel) / stride⌋ + 1, or ⌈…⌉ with `ceil_mode`.
-    A NaN wins over every number; of equal values the first in row order wins.
+    Of equal values the first in row order wins. What a NaN among them makes is the backend's affair: it wins on
+    numpy, oneDNN leaves it out.
 
     Attributes:
         kernel_size: one number or (height, width); so too stride and padding.

@@ -256,7 +256,7 @@ def test_a_loss_that_is_no_number_is_null_in_json(capsys):
 
 
 def test_speed_counts_the_images_that_were_there(capsys):
-    arguments = ["--data", "digits", "--batch", "1600", "--memory", "2 GiB", "--costs", "analytic", "--json"]
+    arguments = ["--data", "digits", "--batch", "1600", "--memory", "200 MiB", "--costs", "analytic", "--json"]
     assert main(["train", "small_resnet", *arguments]) == 0
     step, summary = lines(capsys.readouterr().out)
     assert step["images"] == 1438

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lowered_graphs import Memory, relative_distance
-from onednn_library import onednn_backend
 from threadpoolctl import threadpool_limits
 
 from bathyal.engine.backends.onednn import OneDnnBackend
@@ -29,6 +27,8 @@ from bathyal.layers.graph import Role
 from bathyal.memory.arena import Arena
 from bathyal.memory.errors import DeviceError
 from bathyal.models.registry import build_model
+from lowered_graphs import Memory, relative_distance
+from onednn_library import onednn_backend
 
 BACKEND = onednn_backend()
 END = (Flatten(), Linear(7))

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowered_graphs import TOLERANCE, Memory, relative_distance
-from onednn_library import onednn_backend
 
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.lowering import lower
@@ -16,6 +14,8 @@ from bathyal.layers import SGD, Flatten, Linear, Sequential, forward_graph, trai
 from bathyal.layers.convolution import Conv2d
 from bathyal.layers.graph import Graph
 from bathyal.models.registry import MODELS, build_model
+from lowered_graphs import TOLERANCE, Memory, relative_distance
+from onednn_library import onednn_backend
 
 BACKEND = onednn_backend()
 REFERENCE = ReferenceBackend()

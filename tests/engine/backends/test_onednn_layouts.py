@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onednn_library import onednn_backend
 
 from bathyal.engine.lowering import lower
 from bathyal.layers import (
@@ -25,6 +24,7 @@ from bathyal.layers import (
 from bathyal.layers.graph import Role, Tensor
 from bathyal.memory.errors import ConfigError, DataError
 from bathyal.models.registry import build_model
+from onednn_library import onednn_backend
 
 BACKEND = onednn_backend()
 END = (Flatten(), Linear(7))

@@ -1,11 +1,11 @@
 """Where the library is looked for, and what is said where it is missing or refuses."""
 
 import pytest
-from onednn_library import onednn_backend
 
 from bathyal.engine.backends.onednn import OneDnnBackend, library
 from bathyal.engine.backends.onednn.handles import Engine, check
 from bathyal.memory.errors import DeviceError
+from onednn_library import onednn_backend
 
 onednn_backend()  # skips where there is none
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from lowered_graphs import relative_distance
-from onednn_library import onednn_backend
 
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.executor import Executor
@@ -38,6 +36,8 @@ from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+from lowered_graphs import relative_distance
+from onednn_library import onednn_backend
 from random_networks import random_network
 
 BACKEND = onednn_backend()

@@ -4,8 +4,6 @@ import random
 
 import numpy as np
 import pytest
-from lowered_graphs import Memory, check_operations
-from onednn_library import onednn_backend
 
 from bathyal.engine.backends.onednn.recipes import RECIPES, computes
 from bathyal.engine.lowering import lower
@@ -36,6 +34,8 @@ from bathyal.layers import (
 )
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import ShapeError
+from lowered_graphs import Memory, check_operations
+from onednn_library import onednn_backend
 from random_networks import random_network
 
 BACKEND = onednn_backend()
