@@ -1,10 +1,15 @@
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import bathyal as bt
+from bathyal.engine import session
+from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.engine.profile import estimate
 from bathyal.engine.session import Mode
+from bathyal.scheduler.costs import CostTable
 
 SHAPE = (8, 3, 8, 8)
 
@@ -105,8 +110,89 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         t.save(tmp_path)
     with trainer(seed=4) as other, pytest.raises(bt.CheckpointError, match="seed"):
         other.restore(tmp_path)
+    with trainer(dtype="float64") as other, pytest.raises(bt.CheckpointError, match="dtype"):
+        other.restore(tmp_path)
+    smaller = bt.Trainer(network(), (4, *SHAPE[1:]), optimizer=bt.SGD(0.1, momentum=0.9), memory="4 MiB")
+    with smaller as other, pytest.raises(bt.CheckpointError, match="input_shape"):
+        other.restore(tmp_path)
     with trainer(optimizer=bt.SGD(0.1)) as other, pytest.raises(bt.CheckpointError, match="optimizer"):
         other.restore(tmp_path)
+
+
+def test_dropout_draws_anew_in_every_step_and_again_after_a_restart(tmp_path):
+    images, labels = next(data().epoch(0))
+    with trainer(learning_rate=0.0) as t:
+        losses = []
+        for _ in range(4):
+            t.save(tmp_path / str(t.step))
+            losses.append(t.train_step(images, labels).loss)
+        assert len(set(losses)) == 4
+    with trainer(learning_rate=0.0) as t:
+        assert t.restore(tmp_path / "2")
+        assert t.train_step(images, labels).loss == losses[2]
+
+
+def test_evaluation_and_prediction_leave_parameters_statistics_and_momentum_alone():
+    with trainer() as t:
+        list(t.fit(data(), epochs=1))
+        before = {name: t.state.read(name).tobytes() for name in t.state.names()}
+        assert any(name.endswith(".momentum") for name in before)
+        t.evaluate(data())
+        t.predict(data().images)
+        assert {name: t.state.read(name).tobytes() for name in t.state.names()} == before
+
+
+def test_a_changed_learning_rate_is_kept(tmp_path):
+    with trainer() as t:
+        t.learning_rate = 0.025
+        t.train_step(*next(data().epoch(0)))
+        t.save(tmp_path)
+    with trainer() as t:
+        assert t.learning_rate == 0.1
+        t.restore(tmp_path)
+        assert t.learning_rate == 0.025
+
+
+def test_a_restored_run_uses_the_kernels_of_the_checkpoint(tmp_path, monkeypatch):
+    def last_is_fastest(graph, backend):
+        rows = estimate(graph, backend).kernels
+        return CostTable(
+            tuple(tuple(replace(k, seconds=1.0 / (1 + n)) for n, k in enumerate(row)) for row in rows),
+        )
+
+    def trained(folder):
+        with trainer(kernels="fit", backend="reference") as t:
+            t.restore(folder)
+            t.train_step(*next(data().epoch(0)))
+            t.save(folder)
+            return t.planned.kernel_names
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "estimate", last_is_fastest)
+        chosen = trained(tmp_path / "first")
+    assert trained(tmp_path / "other") != chosen
+    assert trained(tmp_path / "first") == chosen
+
+
+def test_another_choice_of_kernels_is_said(tmp_path, caplog):
+    with trainer(kernels="fixed") as t:
+        t.train_step(*next(data().epoch(0)))
+        t.save(tmp_path)
+    with trainer(kernels="fit") as t:
+        t.restore(tmp_path)
+    assert "kernel_choice was 'fixed' and is 'fit'" in caplog.text
+
+
+def test_another_backend_and_another_version_are_said(tmp_path, caplog, monkeypatch):
+    with trainer(backend="reference") as t:
+        t.train_step(*next(data().epoch(0)))
+        t.save(tmp_path)
+    monkeypatch.setattr(ReferenceBackend, "name", "other")
+    monkeypatch.setattr(ReferenceBackend, "version", lambda self: "numpy of tomorrow")
+    with trainer(backend="reference") as t:
+        t.restore(tmp_path)
+    assert "backend was 'reference' and is 'other'" in caplog.text
+    assert "is 'numpy of tomorrow'" in caplog.text
 
 
 def test_another_number_of_threads_is_said(tmp_path, caplog):

@@ -11,11 +11,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bathyal.layers.graph import FED, STATE, Phase
+from bathyal.layers.graph import FED, STATE, Phase, Role
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import BudgetError, ConfigError, PlanError
 from bathyal.scheduler.bounds import knapsack_seconds
-from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan
+from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Instance, Plan, aligned
 from bathyal.scheduler.planner import STRATEGIES, make_plan
 from bathyal.scheduler.simulate import simulate
 from bathyal.scheduler.verify import verify
@@ -417,28 +417,41 @@ class TestVerifierFinds:
         )
         self.refused(case, "no repetition", steps=steps, instances=instances)
 
-    def test_an_old_value_read_after_its_update(self, case):
-        """A recomputation that comes after the parameter it reads was updated."""
-        problem, plan = case
+    def test_an_old_value_read_after_its_update(self):
+        """A repetition, all of whose operands are there, but after the parameter that it reads was updated."""
+        problem = random_problem(4)
         graph = problem.graph
-        recomputed = next(
-            n
-            for n, s in enumerate(plan.steps)
-            if s.recompute and any(graph.tensors[t].role.value == "parameter" for t in graph.ops[s.op].inputs)
+        plan = make_plan(problem, "keep", PLENTY)
+        first = next(
+            s for s in plan.steps if any(graph.tensors[t].role is Role.PARAMETER for t in graph.ops[s.op].inputs)
         )
-        parameters = {
-            t for t in graph.ops[plan.steps[recomputed].op].inputs if graph.tensors[t].role.value == "parameter"
-        }
-        update = next(n for n, s in enumerate(plan.steps) if parameters & set(graph.ops[s.op].updates))
-        assert update > recomputed
-        order = list(range(len(plan.steps)))
-        order.remove(update)
-        order.insert(recomputed, update)
-        instances = tuple(
-            i if i.tensor == NO_TENSOR else dataclasses.replace(i, birth=0, death=len(plan.steps) - 1)
-            for i in plan.instances
+        last, end = len(plan.steps), plan.peak_bytes
+        instances = [i if i.tensor == NO_TENSOR else dataclasses.replace(i, death=last) for i in plan.instances]
+        outputs = []
+        for tensor in graph.ops[first.op].outputs:
+            outputs.append(len(instances))
+            instances.append(Instance(tensor, last, last, aligned(graph.tensors[tensor].nbytes), end))
+            end += instances[-1].nbytes
+        again = dataclasses.replace(first, outputs=tuple(outputs), recompute=True)
+        late = dataclasses.replace(
+            plan, steps=(*plan.steps, again), instances=tuple(instances), peak_bytes=end, live_peak_bytes=end
         )
-        self.refused(case, "old value|computed before", steps=tuple(plan.steps[n] for n in order), instances=instances)
+        with pytest.raises(PlanError, match="the old value of"):
+            verify(late, graph, problem.costs, problem.state)
+        # Before the first update the same repetition is allowed.
+        position = next(n for n, s in enumerate(plan.steps) if graph.ops[s.op].phase is Phase.BACKWARD)
+        moved = [
+            dataclasses.replace(i, birth=position, death=position)
+            if n in outputs
+            else i
+            if i.tensor != NO_TENSOR
+            else dataclasses.replace(i, birth=i.birth + (i.birth >= position), death=i.death + (i.death >= position))
+            for n, i in enumerate(instances)
+        ]
+        steps = (*plan.steps[:position], again, *plan.steps[position:])
+        early = dataclasses.replace(late, steps=steps, instances=tuple(moved))
+        early = dataclasses.replace(early, live_peak_bytes=live_peak(early))
+        verify(early, graph, problem.costs, problem.state)
 
     def test_recompute_flag(self, case):
         self.refused(case, "recompute", steps=self.step(case, 0, recompute=True))
