@@ -7,7 +7,8 @@ gradients, so it agrees with our backward graphs only if those are right. It kno
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,14 @@ class TorchNetwork:
                 return x * kept / (1.0 - float(attrs["p"]))
             case kind:
                 raise AssertionError(f"the oracle does not know {kind!r}")
+
+
+@pytest.fixture
+def python_interrupts() -> Iterator[None]:
+    """Python's own handler of Ctrl-C: a shell that starts the tests in the background has it ignored."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, earlier)
 
 
 @pytest.fixture(scope="session")

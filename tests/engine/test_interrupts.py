@@ -7,6 +7,8 @@ import pytest
 
 from bathyal.engine.interrupts import held_back
 
+pytestmark = pytest.mark.usefixtures("python_interrupts")
+
 
 def test_a_first_interrupt_waits_and_a_second_one_does_not():
     reached = []

@@ -386,6 +386,7 @@ def test_a_step_that_broke_off_is_not_saved(tmp_path):
             t.save(tmp_path)
 
 
+@pytest.mark.usefixtures("python_interrupts")
 def test_an_interrupt_waits_for_the_step_to_end(tmp_path):
     source = data()
     with trainer() as whole, trainer() as t:

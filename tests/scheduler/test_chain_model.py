@@ -2,9 +2,10 @@
 
 import pytest
 
+from bathyal.layers import SGD, Conv2d, Flatten, Linear, Residual, Sequential, forward_graph, training_graph
 from bathyal.layers.graph import Phase, Role
 from bathyal.layers.kinds import KINDS
-from bathyal.scheduler.blocks import split_blocks
+from bathyal.scheduler.blocks import assign_blocks, split_blocks
 from bathyal.scheduler.chain import background_bytes, chain_model, expand, kept_statistics
 from bathyal.scheduler.chain_dp import minimum_plan, simulate_chain, solve
 from bathyal.scheduler.draft import draft, without_dead_recomputations
@@ -77,6 +78,15 @@ def test_batch_statistics_are_made_once(seed):
     drafted = draft(problem.graph, expand(problem.graph, blocks, minimum_plan(chain)), choose)
     made = [t for t in drafted.tensor if t in kept]
     assert len(made) == len(set(made)) == len(kept)
+    updates = [step.op for step in drafted.steps if problem.graph.ops[step.op].updates]
+    assert len(updates) == len(set(updates))
+
+
+def test_images_that_are_read_again_cross_a_cut():
+    body = Sequential(Conv2d(3, 3, padding=1), Conv2d(3, 3, padding=1), Conv2d(3, 3, padding=1))
+    network = Sequential(Residual(body), Conv2d(4, 1), Flatten(), Linear(5))
+    graph = assign_blocks(training_graph(forward_graph(network, (2, 3, 4, 4)), SGD()))
+    assert [op.block for op in graph.ops if op.kind == "conv2d"] == [0, 0, 0, 1]
 
 
 def test_dead_recomputations_are_left_out_and_only_those():
