@@ -1,0 +1,108 @@
+"""What tests of plans share: budgets worth trying, bytes counted by address, and a run that follows every byte."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bathyal.layers.graph import FED, STATE
+from bathyal.layers.kinds import KINDS
+from bathyal.memory.errors import BudgetError
+from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan
+from bathyal.scheduler.planner import Problem, make_plan
+
+PLENTY = 2**40
+
+
+def budgets(problem: Problem, strategy: str) -> list[int]:
+    """The smallest that works, the largest worth giving, and some between."""
+    with pytest.raises(BudgetError) as refused:
+        make_plan(problem, strategy, 1)
+    least = refused.value.least_bytes
+    most = make_plan(problem, strategy, PLENTY).peak_bytes
+    return sorted({least, *(least + (max(most, least) - least) * k // 4 for k in range(1, 4)), max(most, least)})
+
+
+def live_peak(plan: Plan) -> int:
+    """By address: at each step the union of the bytes of all that lives."""
+    peak = 0
+    for position in range(len(plan.steps)):
+        covered = sorted((i.address, i.address + i.nbytes) for i in plan.instances if i.birth <= position <= i.death)
+        end = total = 0
+        for first, last in covered:
+            total += max(0, last - max(first, end))
+            end = max(end, last)
+        peak = max(peak, total)
+    return peak
+
+
+def with_workspace(problem: Problem, nbytes: int) -> Problem:
+    """The same problem with kernels that all need scratch memory."""
+    rows = tuple(tuple(dataclasses.replace(k, workspace_bytes=nbytes) for k in row) for row in problem.costs.kernels)
+    return dataclasses.replace(problem, costs=dataclasses.replace(problem.costs, kernels=rows))
+
+
+def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
+    """Run a plan on labels instead of numbers: every byte knows which value was written there last.
+
+    Knows of no lifetimes: it only looks at addresses, at what each operation reads, and at what it may overwrite.
+    """
+    graph, instances = problem.graph, plan.instances
+    memory = np.full(plan.peak_bytes, -1, np.int64)
+    labels: dict[tuple[int, int], int] = {}
+
+    def place(number: int) -> slice:
+        i = instances[number]
+        return slice(i.address, i.address + graph.tensors[i.tensor].nbytes)
+
+    def write(number: int, version: int = 0) -> None:
+        memory[place(number)] = labels.setdefault((instances[number].tensor, version), len(labels))
+
+    def check(number: int, version: int = 0) -> None:
+        assert (memory[place(number)] == labels[instances[number].tensor, version]).all()
+
+    def overlap(a: slice, b: slice) -> bool:
+        return a.start < b.stop and b.start < a.stop
+
+    for number, i in enumerate(instances):
+        if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in FED | STATE:
+            write(number)
+    updated: set[int] = set()
+    done: set[int] = set()
+    for step in plan.steps:
+        op = graph.ops[step.op]
+        kept = KINDS[op.kind].kept if step.op in done else ()
+        for number, tensor in zip(step.inputs, op.inputs, strict=True):
+            by = next((o.id for o in graph.ops if tensor in o.updates), None)
+            assert (tensor in updated) == (by is not None and by < op.id)
+            check(number, int(tensor in updated))
+        for index in kept:
+            check(step.outputs[index])
+        writes = [place(n) for index, n in enumerate(step.outputs) if index not in kept]
+        if step.workspace != NO_INSTANCE:
+            i = instances[step.workspace]
+            writes.append(slice(i.address, i.address + problem.costs.kernels[step.op][step.kernel].workspace_bytes))
+        for index, a in enumerate(writes):
+            assert not any(overlap(a, b) for b in writes[:index])
+            for source, number in enumerate(step.inputs):
+                if overlap(a, place(number)):
+                    assert a == place(number)
+                    assert (index, source) in KINDS[op.kind].inplace
+            memory[a] = -1
+        for index, number in enumerate(step.outputs):
+            if index not in kept:
+                write(number)
+        for number, tensor in zip(step.inputs, op.inputs, strict=True):
+            if tensor in op.updates:
+                updated.add(tensor)
+                write(number, 1)
+        done.add(step.op)
+    for number, i in enumerate(instances):
+        if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in STATE:
+            assert i.address == problem.state.addresses[graph.tensors[i.tensor].name]
+            check(number, 1)
+        elif i.tensor in graph.outputs:
+            check(number)
+    assert done == {op.id for op in graph.ops}
