@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .engine.settings import one_of
 from .layers.graph import Graph, Op, Role
 from .layers.initializers import initialize
 from .layers.optimizer import SGD
-from .memory.errors import DeviceError
+from .memory.errors import DeviceError, one_of
 from .scheduler.blocks import assign_blocks
 
 Array = npt.NDArray[Any]

@@ -258,7 +258,6 @@ class Session:
         self._programs.clear()
         if self._device is not None:
             self._device.close()
-            self._device.arena.close()
             self._device = None
         if self._limits is not None:
             self._limits.restore_original_limits()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
-from ..memory.errors import ConfigError, DeviceError, ShapeError
+from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
 from ..scheduler.kernels import Kernels
 from ..scheduler.planner import STRATEGIES
 from .backends.backend import Backend
@@ -31,20 +30,6 @@ AUTO = "auto"
 COSTS = ("measured", "analytic")
 LARGEST_BATCH = 2**41
 """Values in a batch: 16 TiB of float64."""
-
-
-def one_of(where: str, value: str, allowed: Sequence[str]) -> str:
-    """Return `value`.
-
-    Raises:
-        ConfigError: it is not allowed; names the nearest that is.
-    """
-    if value not in allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=1)
-        raise ConfigError(
-            where, "one of " + ", ".join(allowed), repr(value), f"Did you mean {near[0]!r}?" if near else ""
-        )
-    return value
 
 
 def usable_cores() -> int:

@@ -6,6 +6,8 @@ and what to do. Faults of our own are `assert`s, not these.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import NoReturn
 
 
@@ -66,6 +68,20 @@ class CheckpointError(BathyalError):
 
 class DeviceError(BathyalError):
     """A device, a queue or a library that is missing or failed."""
+
+
+def one_of(where: str, value: str, allowed: Sequence[str]) -> str:
+    """Return `value`.
+
+    Raises:
+        ConfigError: it is not allowed; names the nearest that is.
+    """
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        raise ConfigError(
+            where, "one of " + ", ".join(allowed), repr(value), f"Did you mean {near[0]!r}?" if near else ""
+        )
+    return value
 
 
 def unreachable(value: NoReturn) -> NoReturn:

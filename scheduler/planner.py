@@ -9,13 +9,12 @@ chain plan, and at last the plan of least memory. `auto` is the best of them.
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..layers.graph import STATE, Graph
-from ..memory.errors import BudgetError, ConfigError
+from ..memory.errors import BudgetError, one_of
 from ..memory.sizes import format_size
 from .blocks import split_blocks
 from .bounds import knapsack_seconds
@@ -70,10 +69,7 @@ def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
         ConfigError: no such strategy; names the nearest.
         BudgetError: nothing fits; names the smallest budget that works.
     """
-    if strategy not in STRATEGIES:
-        near = difflib.get_close_matches(strategy, STRATEGIES, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError("strategy", "one of " + ", ".join(STRATEGIES), repr(strategy), hint)
+    one_of("strategy", strategy, STRATEGIES)
     planner = _Planner(problem, whole_step=strategy == "keep")
     natural = planner.placed([op.id for op in problem.graph.ops])
     least = natural

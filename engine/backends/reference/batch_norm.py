@@ -64,34 +64,12 @@ def _training(site: Site) -> tuple[Variant, ...]:
     elements, blocks, count = _blocks(site)
     eps, channels = site.attrs["eps"], site.inputs[0].shape[1]
 
-    def repeat(
-        x: Array,
-        weight: Array,
-        bias: Array,
-        y: Array,
-        mean: Array,
-        var: Array,
-        buffer: Array,
-        centre: Array,
-        total: Array,
-        part: Array,
-        scale: Array,
-    ) -> None:
+    def repeat(*arrays: Array) -> None:
+        x, weight, bias, y, mean, var, _buffer, _centre, total, _part, scale = arrays
         _normalize(blocks, eps, x, weight, bias, mean, var, y, total, scale)
 
-    def run(
-        x: Array,
-        weight: Array,
-        bias: Array,
-        y: Array,
-        mean: Array,
-        var: Array,
-        buffer: Array,
-        centre: Array,
-        total: Array,
-        part: Array,
-        scale: Array,
-    ) -> None:
+    def run(*arrays: Array) -> None:
+        x, _weight, _bias, _y, mean, var, buffer, centre, total, part, _scale = arrays
         flat = _flat(x)
         channel_sums(flat, blocks, buffer, centre, part)
         np.divide(centre, count, out=centre)
@@ -106,7 +84,7 @@ def _training(site: Site) -> tuple[Variant, ...]:
             add_sums(centred, total[c], part[c])
         np.divide(total, count, out=total)
         store(var, total)
-        _normalize(blocks, eps, x, weight, bias, mean, var, y, total, scale)
+        repeat(*arrays)
 
     vectors = (float64(channels),) * 3
     return (Variant("blocks", run, (float64(elements), *vectors, TensorSpec((channels,), site.dtype)), repeat),)
