@@ -17,6 +17,7 @@ from .kinds import KINDS
 from .loss import CROSS_ENTROPY, loss_gradient
 from .operations import Attrs, ShapeRule
 from .optimizer import SGD
+from .pool_first import pool_first
 
 LEARNING_RATE, LOSS_SCALE = 0, 1
 """Positions in the float64 tensor `scalars`."""
@@ -32,7 +33,7 @@ class _Mode:
 
     def __init__(self, forward: Graph, training: bool) -> None:
         self.assembly = Assembly(forward.name)
-        self.forward = forward
+        self.forward = forward = pool_first(forward)
         self._training = training
         self._map: dict[int, int] = {}
         self._phase = Phase.FORWARD

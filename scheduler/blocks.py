@@ -94,12 +94,13 @@ def split_blocks(graph: Graph) -> tuple[BlockOps, ...]:
             if role is Role.ACTIVATION and home != op.block and (in_forward or op.phase is Phase.LOSS):
                 entering[op.block] = t
                 saved[home].add(t)
-            elif role is Role.ACTIVATION and home == op.block and not in_forward:
+            elif role is Role.ACTIVATION and made_in.get(t) == op.block and not in_forward:
                 saved[home].add(t)
             elif role is Role.GRADIENT and home != op.block:
                 gradients[home] = t
         for t in op.outputs:
-            made_in[t] = op.block
+            if in_forward or graph.tensors[t].role is Role.GRADIENT:  # a conversion in the backward pass saves nothing
+                made_in[t] = op.block
     return tuple(
         BlockOps(tuple(forward[i]), tuple(backward[i]), entering[i], gradients[i], frozenset(saved[i]))
         for i in range(count)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ import numpy.typing as npt
 from ..memory.errors import BudgetError, ConfigError
 from .chain_groups import expand_groups, group_chain
 from .chain_memory import minimum_budget, minimum_plan
+from .chain_prices import priced_chain
 from .chain_rows import Ints, Numbers, Rounding, Rows, StepWriter, keep_everything, numbers, rows_of, unit_bytes
 from .chain_steps import (
     Backward,
@@ -138,6 +140,15 @@ def solve(
 
 
 def _solve_by_size(chain: Chain, budget_bytes: int) -> ChainSolution | None:
+    """The best plan that takes seconds to find; of a long chain with the options that are worth their price."""
+    if default_slots(chain) == 2000:
+        return _solve_quickly(chain, budget_bytes)
+    priced = priced_chain(chain)
+    solution = _solve_quickly(priced.chain, budget_bytes)
+    return solution and replace(solution, steps=priced.original(solution.steps))
+
+
+def _solve_quickly(chain: Chain, budget_bytes: int) -> ChainSolution | None:
     """The best of what is quick; the slower, which manage with less, only where the quick find nothing."""
     slots = default_slots(chain)
     found = [solve(chain, budget_bytes, slots)] if slots else []

@@ -7,8 +7,8 @@
                                      m >= max( P(i,j,L), what saving i..j-1 needs while δ_j waits )
 
 O(L² slots) at worst, less where few blocks fit the budget at once; segments above 256 blocks are tried at every 64th of
-their length only. A segment that runs again saves with one rank of
-option throughout: all fastest, all second fastest, … (a block with fewer options stays at its last). Never better than
+their length only. A segment that runs again saves with one rank of option throughout, from all fastest to all slowest
+in at most `RANKS` steps. Never better than
 `chain_dp.solve` at the same unit; equal for most generous budgets; finds nothing where budgets are very tight.
 
 Not checked: the chain's numbers beyond `chain_steps.check_chain`. Source: the recurrence of arXiv 1911.13214, cut short
@@ -54,6 +54,10 @@ def solve_at_most_twice(chain: Chain, budget_bytes: int, slots: int = 2000) -> C
     return ChainSolution(steps, simulate_chain(chain, steps)[1], unit)
 
 
+RANKS = 4
+"""Kinds of segments that run again, by how fast their options are."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rank:
     """One option of each block; sums are over blocks below the index.
@@ -75,8 +79,9 @@ class _Rank:
 
 def _ranks(sizes: Numbers) -> list[_Rank]:
     found = []
-    for rank in range(max(len(s) for s in sizes.savings)):
-        chosen = [s[min(rank, len(s) - 1)] for s in sizes.savings]
+    ranks = min(RANKS, max(len(s) for s in sizes.savings))
+    for rank in range(ranks):
+        chosen = [s[rank * (len(s) - 1) // max(ranks - 1, 1)] for s in sizes.savings]
         saved = np.cumsum([0] + [s.saved for s in chosen], dtype=np.int64)
         forward = saved[:-1] + np.array([s.forward for s in chosen], np.int64)
         backward = saved[:-1] + np.array([s.backward for s in chosen], np.int64)

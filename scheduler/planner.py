@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from ..layers.graph import STATE, Graph
 from ..memory.errors import BudgetError, one_of
 from ..memory.sizes import format_size
-from .blocks import split_blocks
 from .bounds import knapsack_seconds
 from .chain import background_bytes, chain_model, expand
 from .chain_dp import Step, minimum_plan, solve
@@ -168,22 +167,21 @@ class _ChainOrders:
         self._planner = planner
         problem = planner.problem
         self._graph = problem.graph
-        self._blocks = split_blocks(problem.graph)
-        self._chain = chain_model(problem.graph, self._blocks, problem.costs, planner.choose)
+        self._model = chain_model(problem.graph, problem.costs, planner.choose)
 
     def _placed(self, steps: Sequence[Step]) -> _Placed:
-        order = expand(self._graph, self._blocks, steps)
+        order = expand(self._graph, self._model, steps)
         return self._planner.placed(without_dead_recomputations(self._graph, order))
 
     def smallest(self) -> _Placed:
         """The plan of least memory."""
-        return self._placed(minimum_plan(self._chain))
+        return self._placed(minimum_plan(self._model.chain))
 
     def fastest(self, budget_bytes: int) -> _Placed | None:
         """The optimal plan for the budget; for ever smaller ones while placement needs more than what is live."""
         room = budget_bytes - background_bytes(self._graph)
         for _ in range(ATTEMPTS):
-            solution = solve(self._chain, room) if room > 0 else None
+            solution = solve(self._model.chain, room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
                 return None

@@ -5,11 +5,12 @@ import pytest
 from bathyal.layers import SGD, Conv2d, Flatten, Linear, Residual, Sequential, forward_graph, training_graph
 from bathyal.layers.graph import Phase, Role
 from bathyal.layers.kinds import KINDS
-from bathyal.scheduler.blocks import assign_blocks, split_blocks
-from bathyal.scheduler.chain import background_bytes, chain_model, expand, kept_statistics
+from bathyal.scheduler.blocks import assign_blocks
+from bathyal.scheduler.chain import background_bytes, chain_model, expand
 from bathyal.scheduler.chain_dp import minimum_plan, simulate_chain, solve
 from bathyal.scheduler.draft import draft, without_dead_recomputations
 from bathyal.scheduler.kernels import Kernels, least_workspace
+from bathyal.scheduler.passes import kept_statistics
 from random_networks import random_problem
 
 SEEDS = range(30)
@@ -17,15 +18,14 @@ SEEDS = range(30)
 
 def parts(seed):
     problem = random_problem(seed)
-    blocks = split_blocks(problem.graph)
     choose = least_workspace(problem.costs, Kernels.FIXED)
-    return problem, blocks, choose, chain_model(problem.graph, blocks, problem.costs, choose)
+    return problem, choose, chain_model(problem.graph, problem.costs, choose)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_blocks_hold_every_operation_once_and_are_entered_by_one_tensor(seed):
-    problem, blocks, _, _ = parts(seed)
-    graph = problem.graph
+    problem, _, model = parts(seed)
+    graph, blocks = problem.graph, model.blocks
     assert sorted(op for b in blocks for op in (*b.forward, *b.backward)) == [op.id for op in graph.ops]
     assert not blocks[-1].forward
     for block in blocks[:-1]:
@@ -42,8 +42,8 @@ def test_blocks_hold_every_operation_once_and_are_entered_by_one_tensor(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_model_never_promises_less_than_the_plan_needs(seed):
-    problem, blocks, choose, chain = parts(seed)
-    graph = problem.graph
+    problem, choose, model = parts(seed)
+    graph, chain = problem.graph, model.chain
     least = minimum_plan(chain)
     least_peak, _ = simulate_chain(chain, least)
     proposals = [least]
@@ -54,7 +54,7 @@ def test_the_model_never_promises_less_than_the_plan_needs(seed):
     assert len(proposals) > 1
     for steps in proposals:
         peak, seconds = simulate_chain(chain, steps)
-        order = expand(graph, blocks, steps)
+        order = expand(graph, model, steps)
         drafted = draft(graph, order, choose)
         assert int(drafted.live_bytes().max()) <= peak + background_bytes(graph)
         actual = sum(problem.costs.kernels[op][choose(op)[0]].seconds for op in order)
@@ -65,17 +65,17 @@ def test_the_model_never_promises_less_than_the_plan_needs(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_generous_budget_recomputes_nothing(seed):
-    problem, blocks, _, chain = parts(seed)
-    solution = solve(chain, 2**40)
+    problem, _, model = parts(seed)
+    solution = solve(model.chain, 2**40)
     assert solution is not None
-    assert expand(problem.graph, blocks, solution.steps) == [op.id for op in problem.graph.ops]
+    assert sorted(expand(problem.graph, model, solution.steps)) == [op.id for op in problem.graph.ops]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batch_statistics_are_made_once(seed):
-    problem, blocks, choose, chain = parts(seed)
+    problem, choose, model = parts(seed)
     kept = kept_statistics(problem.graph)
-    drafted = draft(problem.graph, expand(problem.graph, blocks, minimum_plan(chain)), choose)
+    drafted = draft(problem.graph, expand(problem.graph, model, minimum_plan(model.chain)), choose)
     made = [t for t in drafted.tensor if t in kept]
     assert len(made) == len(set(made)) == len(kept)
     updates = [step.op for step in drafted.steps if problem.graph.ops[step.op].updates]
@@ -91,8 +91,8 @@ def test_images_that_are_read_again_cross_a_cut():
 
 def test_dead_recomputations_are_left_out_and_only_those():
     for seed in SEEDS:
-        problem, blocks, choose, chain = parts(seed)
-        order = expand(problem.graph, blocks, minimum_plan(chain))
+        problem, choose, model = parts(seed)
+        order = expand(problem.graph, model, minimum_plan(model.chain))
         pruned = without_dead_recomputations(problem.graph, order)
         assert without_dead_recomputations(problem.graph, pruned) == pruned
         drafted = draft(problem.graph, pruned, choose)
