@@ -43,21 +43,42 @@ class ChainModel:
     Attributes:
         chain: the numbers.
         blocks: the operations of each block.
-        orders: for each block and option, the backward pass with what it repeats.
+        routes: for each block and option how its backward pass runs.
+        choices: kernels with little workspace, and the fast ones.
     """
 
     chain: Chain
     blocks: tuple[BlockOps, ...]
-    orders: tuple[tuple[tuple[int, ...], ...], ...]
+    routes: tuple[tuple[Route, ...], ...]
+    choices: tuple[Choice, ...]
 
 
-def chain_model(graph: Graph, costs: CostTable, choose: Choice) -> ChainModel:
-    """The numbers of every block and the ways through it."""
-    passes = Passes(graph, costs, choose)
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How the backward pass of an option runs.
+
+    Attributes:
+        backward: operations in order, with those that it repeats.
+        kernels: index of the choice of kernels.
+    """
+
+    backward: tuple[int, ...]
+    kernels: int
+
+
+def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice]) -> ChainModel:
+    """The numbers of every block and the ways through it.
+
+    Args:
+        graph: lowered, with blocks.
+        costs: kernels and seconds.
+        choices: of kernels; every option takes one of them. They agree on the forward pass.
+    """
+    passes = [Passes(graph, costs, choose) for choose in choices]
     blocks = split_blocks(graph)
     rows: list[Block] = []
-    orders: list[tuple[tuple[int, ...], ...]] = []
-    known: dict[Hashable, tuple[Block, list[tuple[int, ...]]]] = {}
+    routes: list[tuple[Route, ...]] = []
+    known: dict[Hashable, tuple[Block, list[Route]]] = {}
     for index, block in enumerate(blocks):
         last = index == len(blocks) - 1
         output, incoming = (NO_TENSOR, NO_TENSOR) if last else (blocks[index + 1].input, blocks[index + 1].gradient)
@@ -66,11 +87,11 @@ def chain_model(graph: Graph, costs: CostTable, choose: Choice) -> ChainModel:
         if key not in known:
             row, found = _describe(block, output, incoming, passes, last)
             place = {op: position for position, op in enumerate(ops)}
-            known[key] = row, [tuple(place[op] for op in order) for order in found]
+            known[key] = row, [Route(tuple(place[op] for op in route.backward), route.kernels) for route in found]
         row, places = known[key]
         rows.append(row)
-        orders.append(tuple(tuple(ops[p] for p in order) for order in places))
-    return ChainModel(Chain(tuple(rows)), blocks, tuple(orders))
+        routes.append(tuple(Route(tuple(ops[p] for p in route.backward), route.kernels) for route in places))
+    return ChainModel(Chain(tuple(rows)), blocks, tuple(routes), tuple(choices))
 
 
 def _wiring(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequence[int]) -> Hashable:
@@ -87,33 +108,39 @@ def _wiring(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequ
 
 
 def _describe(
-    block: BlockOps, output: int, incoming: int, passes: Passes, last: bool
-) -> tuple[Block, list[tuple[int, ...]]]:
-    """The numbers of a block, and the order of the backward pass of each of its options."""
-    entering = block.input
-    a, a_next = passes.nbytes([entering]), passes.nbytes([output])
-    d, d_next = passes.nbytes([block.gradient]), passes.nbytes([incoming])
-    repeatable = [op for op in block.forward if not passes.graph.ops[op].updates]
-    plain = passes.peak(repeatable, [entering], [entering, output]) - a - a_next
-    forward_seconds = passes.seconds(block.forward)
-    ways = [Way(block.saved, block.backward)]
-    if not last:
-        ways += find_ways(block, output, incoming, passes)
-    options: dict[Option, tuple[int, ...]] = {}
-    for way in ways:
-        saved = sorted(way.saved)
-        held = passes.nbytes(saved)
-        save = passes.peak(block.forward, [entering], [entering, *saved]) - a - held
-        back = passes.peak(way.backward, [entering, *saved, incoming], [entering, block.gradient])
-        transient = back - a - held - d - d_next
-        option = Option(held, forward_seconds, passes.seconds(way.backward), save, transient)
-        options.setdefault(option, way.backward)
-    kept = _worth_having(list(options))
+    block: BlockOps, output: int, incoming: int, passes: Sequence[Passes], last: bool
+) -> tuple[Block, list[Route]]:
+    """The numbers of a block, and the route of each of its options."""
+    entering, first = block.input, passes[0]
+    a, a_next = first.nbytes([entering]), first.nbytes([output])
+    d, d_next = first.nbytes([block.gradient]), first.nbytes([incoming])
+    repeatable = [op for op in block.forward if not first.graph.ops[op].updates]
+    plain = first.peak(repeatable, [entering], [entering, output]) - a - a_next
+    forward_seconds = first.seconds(block.forward)
+    options: dict[Option, Route] = {}
+    for number, kernels in enumerate(passes):
+        if number and all(kernels.choose(op) == first.choose(op) for op in block.backward):
+            continue
+        ways = [Way(block.saved, block.backward)]
+        if not last:
+            ways += find_ways(block, output, incoming, kernels)
+        for way in ways:
+            saved = sorted(way.saved)
+            held = kernels.nbytes(saved)
+            save = kernels.peak(block.forward, [entering], [entering, *saved]) - a - held
+            back = kernels.peak(way.backward, [entering, *saved, incoming], [entering, block.gradient])
+            transient = back - a - held - d - d_next
+            option = Option(held, forward_seconds, kernels.seconds(way.backward), save, transient)
+            options.setdefault(option, Route(way.backward, number))
+    kept = _worth_having(list(options), last)
     return Block(a, d, forward_seconds, plain, tuple(kept)), [options[option] for option in kept]
 
 
-def _worth_having(options: Sequence[Option]) -> list[Option]:
-    """Options that no other beats in seconds, in what it holds, and in what both its passes need; fastest first."""
+def _worth_having(options: Sequence[Option], last: bool) -> list[Option]:
+    """Options that no other beats in seconds, in what it holds, and in what both its passes need; fastest first.
+
+    The loss has one option: the one that needs the least, as it has next to no seconds.
+    """
 
     def numbers(o: Option) -> tuple[float, int, int, int]:
         return (
@@ -128,7 +155,7 @@ def _worth_having(options: Sequence[Option]) -> list[Option]:
         mine = numbers(option)
         if not any(all(a <= b for a, b in zip(numbers(other), mine, strict=True)) for other in found):
             found.append(option)
-    return found
+    return found[-1:] if last else found
 
 
 def expand(graph: Graph, model: ChainModel, steps: Iterable[Step]) -> list[int]:
@@ -145,7 +172,16 @@ def expand(graph: Graph, model: ChainModel, steps: Iterable[Step]) -> list[int]:
                 if isinstance(step, ForwardSave):
                     chosen[step.block] = step.option
             case Backward():
-                order += model.orders[step.block][chosen.get(step.block, 0)]
+                order += model.routes[step.block][chosen.get(step.block, 0)].backward
             case _:
                 unreachable(step)
     return order
+
+
+def choose_kernels(model: ChainModel, steps: Iterable[Step]) -> Choice:
+    """The kernels that the options of the steps were priced with."""
+    fast: set[int] = set()
+    for step in steps:
+        if isinstance(step, ForwardSave) and model.routes[step.block][step.option].kernels:
+            fast.update(model.blocks[step.block].backward)
+    return lambda op: model.choices[op in fast](op)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
+from ..layers.graph import Graph, Phase
 from .costs import CostTable
 from .draft import Draft
 from .plan import NO_INSTANCE, aligned
@@ -31,6 +32,19 @@ def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
     def choose(op: int) -> tuple[int, int]:
         index = 0 if kernels is Kernels.FIXED else costs.smallest(op)
         return index, costs.kernels[op][index].workspace_bytes
+
+    return choose
+
+
+def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
+    """The fastest kernel for what runs once, after the loss; for all that may run again the choice of `otherwise`."""
+
+    def choose(op: int) -> tuple[int, int]:
+        if graph.ops[op].phase is Phase.FORWARD:
+            return otherwise(op)
+        options = costs.kernels[op]
+        index = min(range(len(options)), key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
+        return index, options[index].workspace_bytes
 
     return choose
 

@@ -17,11 +17,11 @@ from ..layers.graph import STATE, Graph
 from ..memory.errors import BudgetError, one_of
 from ..memory.sizes import format_size
 from .bounds import knapsack_seconds
-from .chain import background_bytes, chain_model, expand
+from .chain import background_bytes, chain_model, choose_kernels, expand
 from .chain_dp import Step, minimum_plan, solve
 from .costs import CostTable
 from .draft import Draft, draft, without_dead_recomputations
-from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
+from .kernels import Choice, Kernels, fast_gradients, fastest_that_fits, least_workspace
 from .placement import Rectangle, StateLayout, place
 from .plan import NO_TENSOR, Instance, Plan
 from .simulate import simulate
@@ -167,11 +167,14 @@ class _ChainOrders:
         self._planner = planner
         problem = planner.problem
         self._graph = problem.graph
-        self._model = chain_model(problem.graph, problem.costs, planner.choose)
+        choices = [planner.choose]
+        if problem.kernels is Kernels.FIT:
+            choices.append(fast_gradients(problem.graph, problem.costs, planner.choose))
+        self._model = chain_model(problem.graph, problem.costs, choices)
 
     def _placed(self, steps: Sequence[Step]) -> _Placed:
-        order = expand(self._graph, self._model, steps)
-        return self._planner.placed(without_dead_recomputations(self._graph, order))
+        order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
+        return self._planner.placed(order, choose_kernels(self._model, steps))
 
     def smallest(self) -> _Placed:
         """The plan of least memory."""

@@ -19,7 +19,7 @@ SEEDS = range(30)
 def parts(seed):
     problem = random_problem(seed)
     choose = least_workspace(problem.costs, Kernels.FIXED)
-    return problem, choose, chain_model(problem.graph, problem.costs, choose)
+    return problem, choose, chain_model(problem.graph, problem.costs, [choose])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

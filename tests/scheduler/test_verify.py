@@ -130,7 +130,9 @@ class TestVerifierFinds:
             verify(plan, problem.graph, problem.costs, larger)
 
     def test_an_output_in_place_of_an_input_that_is_read_later(self, case):
-        problem, plan = case
+        problem, _ = case
+        plan = make_plan(problem, "liveness", PLENTY)
+        case = problem, plan
         kinds = [KINDS[problem.graph.ops[s.op].kind] for s in plan.steps]
         position, old, new = next(
             (n, s.inputs[source], s.outputs[to])
