@@ -1,4 +1,4 @@
-"""From a graph to one in which every byte is known: the backend's layouts, then the blocks of the chain."""
+"""From a graph to one in which every byte is known: the backend's fusions and layouts, then the chain's blocks."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from .backends.backend import Backend
 
 
 def lower(graph: Graph, backend: Backend) -> Graph:
-    """Fix layouts and blocks; planners and executors see only what comes out of here."""
+    """Fix operations, layouts and blocks; planners and executors see only what comes out of here."""
     return assign_blocks(backend.lower(graph))

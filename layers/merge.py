@@ -49,7 +49,9 @@ def _concat_backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...
 
 ADD = OpKind("add", _add_shapes, _add_backward, inplace=((0, 0), (0, 1)))
 CONCAT = OpKind("concat", _concat_shapes, _concat_backward)
-KINDS = (ADD, CONCAT, OpKind("split"))
+ADD_RELU = OpKind("add_relu", inplace=ADD.inplace)
+"""A sum and the ReLU that follows it, which a backend's lowering may make of the two."""
+KINDS = (ADD, ADD_RELU, CONCAT, OpKind("split"))
 
 
 @dataclass(frozen=True)

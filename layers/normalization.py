@@ -61,9 +61,20 @@ def _lrn_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
 
 
 BATCH_NORM = OpKind("batch_norm", same_as_first, training=_batch_norm_training, evaluation=_batch_norm_evaluation)
+BATCH_NORM_RELU = OpKind("batch_norm_relu", flops=_batch_norm_flops, inplace=((0, 0),), kept=(1, 2))
+"""A batch norm and the ReLU that follows it, which a backend's lowering may make of the two.
+
+(x, weight, bias) → (y, mean, var, mask): `mask` tells in a form of the backend's own where y is positive.
+"""
+BATCH_NORM_RELU_BACKWARD = OpKind("batch_norm_relu_backward", flops=_batch_norm_flops, inplace=((0, 1), (0, 0)))
+"""The gradient of both: (x, dy, weight, mean, var, mask) → (dx, dweight, dbias)."""
+BATCH_NORM_RELU_INFERENCE = OpKind("batch_norm_relu_inference", inplace=((0, 0),))
 LRN = OpKind("lrn", same_as_first, _lrn_backward, flops=_lrn_flops)
 KINDS = (
     BATCH_NORM,
+    BATCH_NORM_RELU,
+    BATCH_NORM_RELU_BACKWARD,
+    BATCH_NORM_RELU_INFERENCE,
     LRN,
     OpKind(
         "batch_norm_training",

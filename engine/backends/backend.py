@@ -42,7 +42,10 @@ class Backend(Protocol):
     name: str
 
     def lower(self, graph: Graph) -> Graph:
-        """Fix all layouts: return the graph with the bytes of every tensor and with conversions as operations."""
+        """Fix all layouts: return the graph with the bytes of every tensor and with conversions as operations.
+
+        Operations may be fused into kinds of the backend's own; what is fed, state and the outputs keep their names.
+        """
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """List the kernels of `op` in a lowered graph; the first is the one of `kernels="fixed"`."""

@@ -2,8 +2,8 @@
 
 Primitives, memory objects and argument arrays are made once per signature, and a launch sets their addresses: a
 network of 10,000 layers holds few of them. Results to the bit depend on the library's version, the instruction set
-and the number of threads. Where numpy and PyTorch hand a NaN on, the library's ReLU makes 0 of it and its max pooling
-passes over it.
+and the number of threads. Where numpy and PyTorch hand a NaN on, the library's ReLU makes 0 of it, but for that of a
+fused batch norm in some implementations, and its max pooling passes over it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,18 @@ from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
 from ..reference.registry import IMPLEMENTATIONS
 from ..reference.variant import Site, Variant
-from .handles import QUERY_SCRATCHPAD, SCRATCHPAD, SOURCE, TARGET, Descriptor, Engine, Primitive, PrimitiveDescriptor
+from .fusion import fuse
+from .handles import (
+    AVX2_BIT,
+    QUERY_SCRATCHPAD,
+    SCRATCHPAD,
+    SOURCE,
+    TARGET,
+    Descriptor,
+    Engine,
+    Primitive,
+    PrimitiveDescriptor,
+)
 from .layouts import PLAIN, Layouts
 from .lowering import Lowering
 from .recipe import Operand, Recipe, Request
@@ -51,8 +62,10 @@ class OneDnnBackend:
         self._launches: WeakValueDictionary[tuple[int, Signature, int, bool], Launch] = WeakValueDictionary()
 
     def lower(self, graph: Graph) -> Graph:
-        """Give every tensor its layout and insert conversions; raises ConfigError for other types than float32."""
-        return Lowering(graph, self._layouts).run()
+        """Fuse, give every tensor its layout, insert conversions; raises ConfigError for other types than float32."""
+        # Before AVX2 the library has reference code alone for a batch norm with its ReLU.
+        fused = fuse(graph) if self._engine.isa & AVX2_BIT else graph
+        return Lowering(fused, self._layouts).run()
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """The library's implementations under the layouts of the graph, its first choice first."""

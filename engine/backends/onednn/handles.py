@@ -18,7 +18,8 @@ FLOAT32 = 3
 USER_SCRATCHPAD = 1
 ANY_TAG = 1
 BLOCKED_TAGS = {8: 102, 16: 78}
-AVX512_BIT = 0x20
+AVX2_BIT, AVX512_BIT = 0x04, 0x20
+RELU = 32
 
 SOURCE, SOURCE_1, TARGET, WEIGHTS, BIAS = 1, 2, 17, 33, 41
 MEAN, VARIANCE, WORKSPACE, SCRATCHPAD, SCALE, SHIFT = 49, 50, 64, 80, 51, 52
@@ -209,24 +210,36 @@ class Primitive:
 
 
 class Engine:
-    """The library with its engine, stream and attributes, and the layouts made so far."""
+    """The library with its engine, stream and attributes, and the layouts made so far.
+
+    Attributes:
+        attributes: of primitives that compute their operation alone.
+        rectifying: of primitives that pass every value they write through a ReLU.
+    """
 
     def __init__(self) -> None:
-        self.handle, self.stream, self.attributes = c_void_p(), c_void_p(), c_void_p()
+        self.handle, self.stream, self.attributes, self.rectifying = (c_void_p() for _ in range(4))
         self.library = load()
         check(self.library.dnnl_engine_create(byref(self.handle), 1, 0), "creation of an engine")
         check(self.library.dnnl_stream_create(byref(self.stream), self.handle, 1), "creation of a stream")
-        check(self.library.dnnl_primitive_attr_create(byref(self.attributes)), "creation of attributes")
-        check(
-            self.library.dnnl_primitive_attr_set_scratchpad_mode(self.attributes, USER_SCRATCHPAD),
-            "choice of the scratchpad",
-        )
+        for attributes in (self.attributes, self.rectifying):
+            check(self.library.dnnl_primitive_attr_create(byref(attributes)), "creation of attributes")
+            check(
+                self.library.dnnl_primitive_attr_set_scratchpad_mode(attributes, USER_SCRATCHPAD),
+                "choice of the scratchpad",
+            )
+        after = c_void_p()
+        check(self.library.dnnl_post_ops_create(byref(after)), "creation of post-operations")
+        check(self.library.dnnl_post_ops_append_eltwise(after, RELU, 0.0, 0.0), "choice of a post-operation")
+        check(self.library.dnnl_primitive_attr_set_post_ops(self.rectifying, after), "choice of post-operations")
+        self.library.dnnl_post_ops_destroy(after)  # the attributes hold a copy
         self.isa = int(self.library.dnnl_get_effective_cpu_isa())
         self.block = 16 if self.isa & AVX512_BIT else 8
 
     def __del__(self) -> None:
         if self.handle:
             self.library.dnnl_primitive_attr_destroy(self.attributes)
+            self.library.dnnl_primitive_attr_destroy(self.rectifying)
             self.library.dnnl_stream_destroy(self.stream)
             self.library.dnnl_engine_destroy(self.handle)
 

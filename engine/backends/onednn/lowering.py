@@ -20,6 +20,7 @@ from ....memory.errors import ConfigError
 from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, grouped
 from .handles import QUERY_DIFF_WEIGHTS, QUERY_WEIGHTS, QUERY_WORKSPACE, PrimitiveDescriptor
 from .layouts import PLAIN, Layouts
+from .normalization import normalization_forward
 from .pooling import MAX, pooling_forward
 from .recipes import computes
 
@@ -105,7 +106,9 @@ class Lowering:
             return now, made
         if op.kind == "max_pool":
             return now, [(self._blocked_like(op, now[0]), None), self._index(op, now[0])]
-        if op.kind == "add":
+        if op.kind == "batch_norm_relu":
+            return now, [(self._blocked_like(op, now[0]), None), *made[1:3], self._mask(op, now[0])]
+        if op.kind in ("add", "add_relu"):
             layout = self._mirrored(op.outputs[0]) if op.phase is Phase.BACKWARD else None
             layout = now[0] if layout is None else layout
             return [layout] * 2, [(layout, None)]
@@ -193,9 +196,19 @@ class Lowering:
             op.attrs,
             MAX,
         )
+        return self._noted(index.shape, made, "index")
+
+    def _mask(self, op: Op, layout: str) -> tuple[str, int | None]:
+        """The layout of the mask of a batch norm with ReLU: whatever the library keeps for its backward pass."""
+        x, mask = self._tensors[op.inputs[0]], self._tensors[op.outputs[3]]
+        made = normalization_forward(self._layouts.engine, self._layouts.of(x.shape, layout), op.attrs)
+        return self._noted(mask.shape, made, "mask")
+
+    def _noted(self, shape: tuple[int, ...], made: PrimitiveDescriptor, what: str) -> tuple[str, int | None]:
+        """Layout and bytes of what a primitive notes for its backward pass, in a form that is the library's secret."""
         found = made.descriptor(QUERY_WORKSPACE)
         assert found is not None
-        return self._layouts.add(index.shape, found, f"index {found.nbytes} {found.layout}"), found.nbytes
+        return self._layouts.add(shape, found, f"{what} {found.nbytes} {found.layout}"), found.nbytes
 
     def _mirrored(self, tensor: int) -> str | None:
         """The layout that a gradient must have, or None for what is no gradient or is read by nobody."""

@@ -10,29 +10,30 @@ from .convolution import conv2d, conv2d_backward_data, conv2d_backward_weights
 from .handles import (
     BIAS,
     DIFF_BIAS,
-    DIFF_SCALE,
-    DIFF_SHIFT,
     DIFF_SOURCE,
     DIFF_TARGET,
     DIFF_WEIGHTS,
-    MEAN,
-    SCALE,
-    SHIFT,
+    RELU,
     SOURCE,
     SOURCE_1,
     TARGET,
-    VARIANCE,
     WEIGHTS,
     Descriptor,
     Engine,
     PrimitiveDescriptor,
 )
+from .normalization import (
+    batch_norm_backward,
+    batch_norm_inference,
+    batch_norm_relu,
+    batch_norm_relu_backward,
+    batch_norm_relu_inference,
+    batch_norm_training,
+)
 from .pooling import average_pool, average_pool_backward, counts_alike, max_pool, max_pool_backward
-from .recipe import BACKWARD, INFERENCE, TRAINING, Cook, Recipe, Request
+from .recipe import TRAINING, Cook, Recipe, Request
 
-RELU = 32
 ADDITION = 131056
-GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT = 1, 2, 4
 
 
 def _linear_forward(
@@ -62,34 +63,6 @@ def _linear_weights(r: Request) -> Recipe:
     return Recipe(made, {SOURCE: 0, DIFF_TARGET: 1, DIFF_WEIGHTS: 2} | ({DIFF_BIAS: 3} if db else {}))
 
 
-def _normalization(r: Request, x: Descriptor, propagation: int, flags: int) -> PrimitiveDescriptor:
-    return r.engine.describe(
-        "batch_normalization_forward", propagation, x, x, r.attrs["eps"], flags, r.engine.attributes
-    )
-
-
-def _batch_norm_training(r: Request) -> Recipe:
-    flags = USE_SCALE | USE_SHIFT | (GLOBAL_STATISTICS if r.repeat else 0)
-    made = _normalization(r, r.inputs[0].layout, TRAINING, flags)
-    return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, TARGET: 3, MEAN: 4, VARIANCE: 5})
-
-
-def _batch_norm_inference(r: Request) -> Recipe:
-    made = _normalization(r, r.inputs[0].layout, INFERENCE, USE_SCALE | USE_SHIFT | GLOBAL_STATISTICS)
-    return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, MEAN: 3, VARIANCE: 4, TARGET: 5})
-
-
-def _batch_norm_backward(r: Request) -> Recipe:
-    x, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
-    flags = USE_SCALE | USE_SHIFT
-    hint = _normalization(r, x, TRAINING, flags)
-    made = r.engine.describe(
-        "batch_normalization_backward", BACKWARD, dx, dy, x, r.attrs["eps"], flags, hint, r.engine.attributes
-    )
-    arguments = {SOURCE: 0, DIFF_TARGET: 1, SCALE: 2, MEAN: 3, VARIANCE: 4}
-    return Recipe(made, arguments | {DIFF_SOURCE: 5, DIFF_SCALE: 6, DIFF_SHIFT: 7})
-
-
 def _relu(r: Request) -> Recipe:
     x, y = r.inputs[0].layout, r.outputs[0].layout
     made = r.engine.describe("eltwise_forward", TRAINING, RELU, x, y, 0.0, 0.0, r.engine.attributes)
@@ -104,11 +77,17 @@ def _relu_backward(r: Request) -> Recipe:
     return Recipe(made, {SOURCE: 0, DIFF_TARGET: 1, DIFF_SOURCE: 2})
 
 
-def _add(r: Request) -> Recipe:
+def _sum(r: Request, attributes: object) -> Recipe:
     a, b, y = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
-    return Recipe(
-        r.engine.describe("binary", ADDITION, a, b, y, r.engine.attributes), {SOURCE: 0, SOURCE_1: 1, TARGET: 2}
-    )
+    return Recipe(r.engine.describe("binary", ADDITION, a, b, y, attributes), {SOURCE: 0, SOURCE_1: 1, TARGET: 2})
+
+
+def _add(r: Request) -> Recipe:
+    return _sum(r, r.engine.attributes)
+
+
+def _add_relu(r: Request) -> Recipe:
+    return _sum(r, r.engine.rectifying)
 
 
 def _convert(r: Request) -> Recipe:
@@ -123,9 +102,12 @@ RECIPES: Mapping[str, Cook] = MappingProxyType(
         "linear": _linear,
         "linear_backward_data": _linear_data,
         "linear_backward_weights": _linear_weights,
-        "batch_norm_training": _batch_norm_training,
-        "batch_norm_inference": _batch_norm_inference,
-        "batch_norm_backward": _batch_norm_backward,
+        "batch_norm_training": batch_norm_training,
+        "batch_norm_inference": batch_norm_inference,
+        "batch_norm_backward": batch_norm_backward,
+        "batch_norm_relu": batch_norm_relu,
+        "batch_norm_relu_inference": batch_norm_relu_inference,
+        "batch_norm_relu_backward": batch_norm_relu_backward,
         "relu": _relu,
         "relu_backward": _relu_backward,
         "max_pool": max_pool,
@@ -135,6 +117,7 @@ RECIPES: Mapping[str, Cook] = MappingProxyType(
         "global_avg_pool": average_pool,
         "global_avg_pool_backward": average_pool_backward,
         "add": _add,
+        "add_relu": _add_relu,
         "convert": _convert,
     }
 )
