@@ -11,7 +11,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -99,6 +99,28 @@ class Checkpoint:
             digest = new_digest()
             for piece in reader.pieces(entry.nbytes, f"array {name!r}", nbytes):
                 digest.update(piece)
+                yield piece
+        if digest.digest() != entry.digest:
+            raise damaged(self.path, f"the stored digest of array {name!r}", "another one")
+
+    def pieces(self, name: str, rows: Sequence[int]) -> Iterator[npt.NDArray[Any]]:
+        """Yield an array in consecutive pieces of so many rows; its digest is checked after the last one.
+
+        Raises:
+            CheckpointError: no such array, one of another number of rows, or a damaged file.
+        """
+        entry = self._entry(name)
+        where = f"{self.path}, array {name!r}"
+        if entry.shape[:1] != (sum(rows),):
+            raise CheckpointError(where, f"{sum(rows)} rows", f"shape {entry.shape} in the file")
+        with _opened(self.path) as file:
+            reader = _Reader(file, self.path, entry.offset)
+            digest = new_digest()
+            for count in rows:
+                piece = np.empty((count, *entry.shape[1:]), entry.dtype)
+                view = piece.reshape(-1).view(np.uint8).data
+                reader.fill(view, where)
+                digest.update(view)
                 yield piece
         if digest.digest() != entry.digest:
             raise damaged(self.path, f"the stored digest of array {name!r}", "another one")

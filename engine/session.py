@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from ..layers.builder import Layer, forward_graph
 from ..layers.graph import Graph
 from ..layers.modes import evaluation_graph, prediction_graph, training_graph
+from ..layers.slabs import split_large
 from ..memory.arena import Arena
 from ..memory.available import default_budget, free_memory
 from ..memory.device import Device
@@ -86,8 +87,8 @@ class Planned:
 
 
 def mode_graph(network: Layer, settings: Settings, mode: Mode, batch: int) -> Graph:
-    """The graph of one mode for `batch` images, not lowered."""
-    forward = forward_graph(network, (batch, *settings.input_shape[1:]), settings.dtype)
+    """The graph of one mode for `batch` images, not lowered; its large parameters are slabs."""
+    forward = split_large(forward_graph(network, (batch, *settings.input_shape[1:]), settings.dtype))
     if mode is Mode.TRAINING:
         return training_graph(forward, settings.optimizer)
     return evaluation_graph(forward) if mode is Mode.EVALUATION else prediction_graph(forward)
@@ -189,7 +190,7 @@ class Session:
 
     @property
     def state_layout(self) -> StateLayout:
-        """Where the state lies, the same for all programs."""
+        """Where the state lies, the same for all programs: as the training step of a full batch has it."""
         return lay_out_state(self.training.graph)
 
     def program(self, mode: Mode, batch: int) -> tuple[Planned, Executor]:
@@ -224,7 +225,7 @@ class Session:
         else:
             costs = estimate(graph, self.backend)
         begin = time.perf_counter()
-        layout = lay_out_state(graph) if mode is Mode.TRAINING else self.state_layout
+        layout = lay_out_state(graph) if training_batch else self.state_layout
         problem = Problem(graph, costs, Kernels(self.settings.kernels), layout)
         strategy = self.settings.strategy if mode is Mode.TRAINING else "liveness"
         plan = self._plan_with_known_kernels(problem, strategy, kernel_key(mode, batch))

@@ -341,10 +341,7 @@ class Trainer:
             CheckpointError: it could not be written; earlier ones are unharmed.
         """
         state = self.state
-        arrays = (
-            (name, t.shape, t.dtype, (np.ascontiguousarray(state.read(name)).data for _ in range(1)))
-            for name, t in state.tensors.items()
-        )
+        arrays = ((name, t.shape, t.dtype, state.pieces(name)) for name, t in state.tensors.items())
         return checkpoint.save(Path(folder), self.step, self._header(), arrays, keep=keep)
 
     def _header(self) -> dict[str, Any]:
@@ -380,8 +377,8 @@ class Trainer:
         self._lost = ""
         try:
             state = self.state
-            for name, values in found.arrays():
-                state.write(name, values)
+            for name in found.entries:
+                state.write_pieces(name, found.pieces(name, state.rows(name)))
         except BaseException:
             self.close()
             self._lost = "a checkpoint that was read halfway"

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..memory.errors import GraphError
-from .graph import NO_OP, Graph, Op, Phase, Role, Tensor, TensorSpec
+from .graph import NO_OP, Graph, Op, Part, Phase, Role, Tensor, TensorSpec
 from .initializers import Initializer
 
 NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
@@ -22,7 +22,14 @@ class Assembly:
         self.ops: list[Op] = []
         self._names: set[str] = set()
 
-    def tensor(self, name: str, spec: TensorSpec, role: Role, initializer: Initializer | None = None) -> int:
+    def tensor(
+        self,
+        name: str,
+        spec: TensorSpec,
+        role: Role,
+        initializer: Initializer | None = None,
+        part: Part | None = None,
+    ) -> int:
         """Append a tensor and return its id.
 
         Raises:
@@ -37,7 +44,7 @@ class Assembly:
             )
         self._names.add(name)
         self.tensors.append(
-            Tensor(len(self.tensors), name, spec.shape, spec.dtype, role, spec.nbytes, initializer=initializer)
+            Tensor(len(self.tensors), name, spec.shape, spec.dtype, role, spec.nbytes, "", initializer, part)
         )
         return len(self.tensors) - 1
 

@@ -72,6 +72,21 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What a slab is a part of: consecutive rows, along the first axis, of a tensor that no operation holds whole.
+
+    Attributes:
+        whole: name of the whole tensor, by which it is read and saved.
+        shape: of the whole tensor.
+        first: row of the whole at which the part begins.
+    """
+
+    whole: str
+    shape: tuple[int, ...]
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """One tensor of a graph.
 
@@ -83,7 +98,9 @@ class Tensor:
         role: what it is to the step.
         nbytes: bytes in the layout of the backend; the plain layout until lowering.
         layout: name of the backend's layout; empty for plain C order.
-        initializer: how a parameter or buffer gets its first value; None for all others.
+        initializer: how a parameter or buffer gets its first value; None for all others. That of a slab is the whole
+            tensor's.
+        part: what it is a part of; None for all but slabs and their momentum.
     """
 
     id: int
@@ -94,6 +111,7 @@ class Tensor:
     nbytes: int
     layout: str = ""
     initializer: Initializer | None = None
+    part: Part | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -196,7 +214,9 @@ class Graph:
             "name": self.name,
             "layers": self.layers,
             "tensors": [
+                # Without a part nothing is added, so that the fingerprints in old checkpoints stay.
                 [t.name, t.shape, t.dtype, t.role.value, t.nbytes, t.layout, to_plain(t.initializer)]
+                + ([] if t.part is None else [[t.part.whole, t.part.shape, t.part.first]])
                 for t in self.tensors
             ],
             "ops": [
@@ -220,8 +240,8 @@ class Graph:
             if found != FORMAT:
                 raise GraphError("graph", f"format {FORMAT}", f"format {found}")
             tensors = tuple(
-                Tensor(i, name, tuple(shape), dtype, Role(role), nbytes, layout, from_plain(initializer))
-                for i, (name, shape, dtype, role, nbytes, layout, initializer) in enumerate(document["tensors"])
+                Tensor(i, name, tuple(shape), dtype, Role(role), nbytes, layout, from_plain(initializer), _part(*part))
+                for i, (name, shape, dtype, role, nbytes, layout, initializer, *part) in enumerate(document["tensors"])
             )
             ops = tuple(
                 Op(i, kind, name, tuple(ins), tuple(outs), _frozen(attrs), tuple(ups), Phase(phase), forward, block)
@@ -234,6 +254,13 @@ class Graph:
     def fingerprint(self) -> str:
         """A digest that differs when anything in the graph differs."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+def _part(plain: tuple[str, list[int], int] | None = None) -> Part | None:
+    if plain is None:
+        return None
+    whole, shape, first = plain
+    return Part(whole, tuple(shape), first)
 
 
 def _frozen(attrs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,20 +86,35 @@ def initialize(
 
     Draws are made in float64 and rounded, so float32 and float64 networks start from the same numbers.
     """
+    (values,) = initialize_rows(initializer, shape, dtype, shape[:1], seed=seed, name=name)
+    return values
+
+
+def initialize_rows(
+    initializer: Initializer, shape: tuple[int, ...], dtype: str, rows: Sequence[int], *, seed: int, name: str
+) -> Iterator[npt.NDArray[np.floating]]:
+    """Yield what `initialize` gives in consecutive pieces of so many rows, one in memory at a time."""
     if isinstance(initializer, Constant):
-        return np.full(shape, initializer.value, dtype)
+        yield from (np.full((count, *shape[1:]), initializer.value, dtype) for count in rows)
+        return
     digest = hashlib.sha256(name.encode()).digest()
     key = np.array([seed % 2**64, int.from_bytes(digest[:8], "little")], np.uint64)
     rng = np.random.Generator(np.random.Philox(key=key))
-    fan_in, fan_out = fans(shape)
+    for count in rows:
+        # A generator gives its numbers in one sequence, however many are asked for at a time.
+        yield _draw(rng, initializer, (count, *shape[1:]), *fans(shape)).astype(dtype)
+
+
+def _draw(
+    rng: np.random.Generator,
+    initializer: Normal | Xavier | He | Uniform,
+    piece: tuple[int, ...],
+    fan_in: int,
+    fan_out: int,
+) -> npt.NDArray[np.float64]:
     if isinstance(initializer, Normal):
-        values = rng.normal(initializer.mean, initializer.std, shape)
-    elif isinstance(initializer, He):
-        values = rng.normal(0.0, math.sqrt(2.0 / (fan_in if initializer.fan == "in" else fan_out)), shape)
-    elif isinstance(initializer, Xavier):
-        bound = math.sqrt(6.0 / (fan_in + fan_out))
-        values = rng.uniform(-bound, bound, shape)
-    else:
-        bound = 1.0 / math.sqrt(fan_in)
-        values = rng.uniform(-bound, bound, shape)
-    return values.astype(dtype)
+        return rng.normal(initializer.mean, initializer.std, piece)
+    if isinstance(initializer, He):
+        return rng.normal(0.0, math.sqrt(2.0 / (fan_in if initializer.fan == "in" else fan_out)), piece)
+    bound = math.sqrt(6.0 / (fan_in + fan_out)) if isinstance(initializer, Xavier) else 1.0 / math.sqrt(fan_in)
+    return rng.uniform(-bound, bound, piece)

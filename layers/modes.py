@@ -8,6 +8,7 @@ in that order, and each parameter is updated as soon as nothing reads its old va
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from ..memory.errors import GraphError, ShapeError
@@ -28,6 +29,11 @@ IMAGES, LABELS, SCALARS, RANDOM_KEY, LOSS, CORRECT = "images", "labels", "scalar
 """Names of the tensors that the host writes and reads."""
 
 
+def momentum_of(parameter: str) -> str:
+    """Name of the momentum of the parameter of that name."""
+    return f"{parameter}.momentum"
+
+
 class _Mode:
     """Rewrites the forward operations into a new graph."""
 
@@ -39,7 +45,9 @@ class _Mode:
         self._phase = Phase.FORWARD
         for tensor in forward.tensors:
             if tensor.role is not Role.ACTIVATION:
-                self._map[tensor.id] = self.assembly.tensor(tensor.name, tensor.spec, tensor.role, tensor.initializer)
+                self._map[tensor.id] = self.assembly.tensor(
+                    tensor.name, tensor.spec, tensor.role, tensor.initializer, tensor.part
+                )
         self.key = self.assembly.tensor(RANDOM_KEY, TensorSpec((2,), "int64"), Role.SCALARS) if training else -1
 
     def spec(self, tensor: int) -> TensorSpec:
@@ -174,7 +182,8 @@ class _Backward:
         tensor = self.assembly.tensors[parameter]
         updates = [parameter]
         if self._optimizer.momentum:
-            updates.append(self.assembly.tensor(f"{tensor.name}.momentum", tensor.spec, Role.MOMENTUM))
+            part = tensor.part and replace(tensor.part, whole=momentum_of(tensor.part.whole))
+            updates.append(self.assembly.tensor(momentum_of(tensor.name), tensor.spec, Role.MOMENTUM, part=part))
         weight, *momentum = updates
         self.assembly.op(
             "sgd_update",

@@ -1,6 +1,6 @@
 """Addresses: where each buffer of a plan lies in the arena.
 
-State comes first, in one fixed order, so that several plans (training, a short last batch, evaluation) share it.
+State comes first, in one piece per block, so that several plans (training, a short last batch, evaluation) share it.
 The other buffers are rectangles in time × addresses that must not overlap. Several orders of a first-fit are tried,
 and the heap pool replaying the step; the lowest arena wins, and the search ends when it equals the live peak.
 
@@ -15,9 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..layers.graph import STATE, Graph, Role
+from ..layers.graph import Graph, Role
 from ..memory.allocator import HeapPool
 from .plan import ALIGNMENT, aligned
+
+_PIECE = (Role.PARAMETER, Role.MOMENTUM, Role.BUFFER)
+"""Order of the roles in the piece of a block; all of `STATE`."""
 
 FIRST_FIT_LIMIT = 6000
 """Above this many buffers only the heap pool places: a first-fit compares each buffer with all earlier ones."""
@@ -32,13 +35,21 @@ class StateLayout:
 
 
 def lay_out_state(graph: Graph) -> StateLayout:
-    """Parameters and running statistics in the network's order, then momentum."""
+    """State in one piece per block, in the order of the blocks: parameters, then momentum, then running statistics.
+
+    A block's tensors are those that its operations are the first to read. So one transfer moves a block's state.
+    """
+    home: dict[int, int] = {}
+    for op in graph.ops:
+        for read in op.inputs:
+            home.setdefault(read, op.block)
+    last = max(home.values(), default=0) + 1
     addresses: dict[str, int] = {}
     end = 0
-    momentum = [t for t in graph.tensors if t.role is Role.MOMENTUM]
-    for tensor in [t for t in graph.tensors if t.role in STATE and t.role is not Role.MOMENTUM] + momentum:
-        addresses[tensor.name] = end
-        end += aligned(tensor.nbytes)
+    in_order = sorted(graph.with_role(*_PIECE), key=lambda t: (home.get(t.id, last), _PIECE.index(t.role), t.id))
+    for t in in_order:
+        addresses[t.name] = end
+        end += aligned(t.nbytes)
     return StateLayout(addresses, end)
 
 

@@ -84,6 +84,21 @@ class TestRoundTrip:
             pieces = list(checkpoint.chunks(name, 10))
             assert b"".join(pieces) == array.tobytes() and all(len(piece) <= 10 for piece in pieces)
 
+    def test_reading_by_rows(self, tmp_path):
+        array = np.arange(42, dtype=">i2").reshape(7, 2, 3)
+        checkpoint = load(save(tmp_path, 1, {}, sources({"a": array, "b": array[:0]})))
+        for rows in ((7,), (3, 4), (0, 1, 6), (1,) * 7):
+            pieces = list(checkpoint.pieces("a", rows))
+            assert [piece.shape[0] for piece in pieces] == list(rows)
+            np.testing.assert_array_equal(np.concatenate(pieces), array)
+            assert all(piece.dtype == array.dtype for piece in pieces)
+        assert [piece.shape for piece in checkpoint.pieces("b", (0,))] == [(0, 2, 3)]
+        for rows in ((6,), (4, 4), ()):
+            with pytest.raises(CheckpointError, match=rf"expected {sum(rows)} rows, got shape \(7, 2, 3\)"):
+                list(checkpoint.pieces("a", rows))
+        with pytest.raises(CheckpointError, match="an array 'z'"):
+            list(checkpoint.pieces("z", (7,)))
+
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: memoryview(data).cast("f")])
     def test_any_bytes_like_piece(self, tmp_path, kind):
         data = np.arange(4, dtype=np.float32).tobytes()
@@ -167,6 +182,8 @@ class TestDamage:
                 dict(load(path, verify=False).arrays())
             with pytest.raises(CheckpointError, match="the stored digest of array 'a'"):
                 list(checkpoint.chunks("a"))
+            with pytest.raises(CheckpointError, match="the stored digest of array 'a'"):
+                list(checkpoint.pieces("a", (5,)))
 
     def test_every_truncation_is_detected(self, tmp_path):
         path = small(tmp_path)

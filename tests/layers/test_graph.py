@@ -22,7 +22,8 @@ from bathyal.layers import (
     forward_graph,
     training_graph,
 )
-from bathyal.layers.graph import NO_OP
+from bathyal.layers.graph import NO_OP, Part
+from bathyal.layers.slabs import split_large
 from bathyal.memory.errors import GraphError
 from bathyal.models import alexnet, resnet18, small_resnet
 
@@ -45,6 +46,8 @@ def graphs() -> list[Graph]:
             forward = forward_graph(network, shape, dtype)
             made += [forward, training_graph(forward, SGD()), training_graph(forward, SGD(momentum=0.9, nesterov=True))]
             made.append(evaluation_graph(forward))
+    slabs = split_large(forward_graph(*NETWORKS[4]), 10**6)
+    made += [slabs, training_graph(slabs, SGD(momentum=0.9))]
     return made
 
 
@@ -54,6 +57,12 @@ def test_json_gives_an_equal_graph_back() -> None:
         assert again == graph
         assert again.fingerprint() == graph.fingerprint()
         assert [again.signature(op) for op in again.ops] == [graph.signature(op) for op in graph.ops]
+
+
+def test_a_graph_without_slabs_is_written_as_before_there_were_any() -> None:
+    """The fingerprints in old checkpoints are over this text."""
+    document = json.loads(forward_graph(*NETWORKS[4]).to_json())
+    assert {len(tensor) for tensor in document["tensors"]} == {7}
 
 
 def test_fingerprints_tell_all_graphs_apart_and_repeat() -> None:
@@ -82,6 +91,10 @@ def test_fingerprint_sees_every_field() -> None:
         replace(tensor, nbytes=4096),
         replace(tensor, layout="blocked"),
         replace(tensor, initializer=None),
+        replace(tensor, part=Part("whole", (6, 1), 0)),
+        replace(tensor, part=Part("whole", (6, 1), 3)),
+        replace(tensor, part=Part("whole", (7, 1), 3)),
+        replace(tensor, part=Part("other", (7, 1), 3)),
     ]
     variants = [replace(graph, ops=(o, *graph.ops[1:])) for o in changed_ops]
     variants += [replace(graph, tensors=(graph.tensors[0], t, *graph.tensors[2:])) for t in changed_tensors]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bathyal.layers import Constant, Conv2d, Flatten, He, Linear, Normal, Sequential, Uniform, Xavier, forward_graph
-from bathyal.layers.initializers import Initializer, fans, from_plain, initialize, to_plain
+from bathyal.layers.initializers import Initializer, fans, from_plain, initialize, initialize_rows, to_plain
 
 SHAPE = (96, 64, 3, 5)
 FAN_IN, FAN_OUT = 64 * 15, 96 * 15
@@ -69,6 +69,15 @@ def test_float32_draws_are_the_rounded_float64_draws(initializer: Initializer) -
     single = draw(initializer, dtype="float32")
     assert single.dtype == np.float32
     np.testing.assert_array_equal(single, draw(initializer).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("initializer", [Constant(0.1), Normal(), He("in"), He("out"), Xavier(), Uniform()])
+def test_pieces_are_those_of_the_whole(initializer: Initializer, dtype: str) -> None:
+    rows = (1, 31, 0, 7, 57)
+    pieces = list(initialize_rows(initializer, SHAPE, dtype, rows, seed=3, name="w"))
+    assert [piece.shape for piece in pieces] == [(count, *SHAPE[1:]) for count in rows]
+    np.testing.assert_array_equal(np.concatenate(pieces), draw(initializer, seed=3, dtype=dtype))
 
 
 @pytest.mark.parametrize("initializer", [None, Constant(0.1), Normal(1.0, 2.0), He("out"), Xavier(), Uniform()])

@@ -1,8 +1,15 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bathyal.engine.backends.null import NullBackend
+from bathyal.engine.lowering import lower
+from bathyal.layers import SGD, forward_graph, training_graph
+from bathyal.layers.graph import STATE, Role
+from bathyal.layers.slabs import split_large
+from bathyal.models import alexnet, resnet18, small_resnet
 from bathyal.scheduler import placement
-from bathyal.scheduler.placement import Rectangle, place
+from bathyal.scheduler.placement import Rectangle, lay_out_state, place
 
 
 @st.composite
@@ -60,3 +67,38 @@ def test_nested_lives_need_no_more_than_the_live_peak():
 def test_same_input_same_addresses():
     found = [Rectangle(i % 7, i % 7 + i % 5, 64 * (i % 11 + 1)) for i in range(60)]
     assert place(found, 0) == place(list(found), 0)
+
+
+NETWORKS = [(small_resnet(), (1, 8, 8)), (resnet18(10), (3, 32, 32)), (alexnet(10), (3, 64, 64))]
+IDS = ("small_resnet", "resnet18", "alexnet")
+
+
+def lowered(network, image, batch=2, momentum=0.9):
+    forward = split_large(forward_graph(network, (batch, *image)), 10**6)
+    return lower(training_graph(forward, SGD(momentum=momentum)), NullBackend())
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(("network", "image"), NETWORKS, ids=IDS)
+def test_the_state_of_a_block_is_one_piece(network, image, momentum):
+    graph = lowered(network, image, momentum=momentum)
+    layout = lay_out_state(graph)
+    state = {t.name: t for t in graph.with_role(*STATE)}
+    assert set(layout.addresses) == set(state)
+    in_order = sorted(state.values(), key=lambda t: layout.addresses[t.name])
+    end = 0
+    for tensor in in_order:
+        assert layout.addresses[tensor.name] == end
+        end += -(-tensor.nbytes // 64) * 64
+    assert layout.nbytes == end
+    blocks = {t.name: {op.block for op in graph.ops if t.id in op.inputs} for t in in_order}
+    assert all(len(readers) == 1 for readers in blocks.values())
+    roles = [Role.PARAMETER, Role.MOMENTUM, Role.BUFFER]
+    keys = [(*blocks[t.name], roles.index(t.role)) for t in in_order]
+    assert keys == sorted(keys)
+    assert len({key[0] for key in keys}) > 2
+
+
+@pytest.mark.parametrize(("network", "image"), NETWORKS, ids=IDS)
+def test_the_state_lies_alike_for_every_batch(network, image):
+    assert lay_out_state(lowered(network, image, 2)) == lay_out_state(lowered(network, image, 7))

@@ -239,7 +239,7 @@ class Lowering:
             return tensor
         role = Role.GRADIENT if found.role is Role.GRADIENT else Role.ACTIVATION
         number = self._copy(tensor, layout)
-        self._tensors[number] = replace(self._tensors[number], role=role, initializer=None)
+        self._tensors[number] = replace(self._tensors[number], role=role, initializer=None, part=None)
         self._convert(op, tensor, number)
         return number
 
