@@ -1,8 +1,9 @@
 """Seconds of every kernel: measured once per signature inside the arena, kept on disk, or estimated by arithmetic.
 
-Operands are laid at the start of the arena, so profiling never needs more memory than training; a kernel whose
-operands do not fit there is not timed but estimated. What is measured says nothing about results: the operands are
-whatever the arena holds, zeros when it is new.
+Operands are laid into the arena, so profiling never needs more memory than training; a kernel whose operands do not fit
+there is not timed but estimated. All kernels run in turn, several times over: as in a step, each finds the caches full
+of something else, and an output may lie in the place of an input that dies. What is measured says nothing about
+results: all operands are zeros.
 """
 
 from __future__ import annotations
@@ -14,23 +15,27 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
-from ..layers.graph import Graph, Op
+from ..layers.graph import STATE, Graph, Op
+from ..layers.kinds import KINDS
 from ..memory.arena import Arena
 from ..scheduler.costs import CostTable, KernelCost, analytic_seconds, tabulate
 from ..scheduler.plan import aligned
-from .backends.backend import Backend, Kernel
+from .backends.backend import Backend, Kernel, Launch
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 3
 REPETITIONS = 3
 ENOUGH_SECONDS = 0.2
 """A kernel that takes longer is timed once after its warm-up."""
+EVICTED_BYTES = 16 * 2**20
+"""More than the caches of one core."""
 
 
 def cache_folder() -> Path:
@@ -51,7 +56,7 @@ def estimate(graph: Graph, backend: Backend) -> CostTable:
 def measure(
     graph: Graph, backend: Backend, arena: Arena, *, threads: int, folder: Path | None, progress: bool = False
 ) -> CostTable:
-    """Time every kernel of every signature.
+    """Time every kernel of every signature that is not known yet.
 
     Args:
         graph: lowered.
@@ -60,50 +65,104 @@ def measure(
         threads: how many the backend uses; figures are kept apart by it.
         folder: where figures are kept between runs; None keeps none.
         progress: whether a bar is shown on standard error.
+
+    Raises:
+        BudgetError: the memory that the arena promises is not free.
     """
     store = _Store(folder, f"{backend.name}/{backend.version()}/{threads} threads")
-    signatures = len({graph.signature(op) for op in graph.ops})
-    with tqdm(total=signatures, desc="profile", unit="op", leave=False, disable=not progress) as bar:
-
-        def kernels(op: Op) -> list[KernelCost]:
-            bar.update()
-            rows = []
-            for index, kernel in enumerate(backend.kernels(graph, op)):
-                timing = _timing(graph, op, index, kernel, backend, arena)
-                rows.append(KernelCost(kernel.name, kernel.workspace_bytes, store.get(_key(graph, op, kernel), timing)))
-            return rows
-
-        table = tabulate(graph, kernels)
+    jobs = _jobs(graph, backend, arena, store)
+    with tqdm(
+        total=len(jobs) * (REPETITIONS + 1), desc="profile", unit="run", leave=False, disable=not progress
+    ) as bar:
+        for _ in range(REPETITIONS + 1):
+            for job in jobs:
+                if sum(job.times[1:]) < ENOUGH_SECONDS:
+                    job.times.append(_run(job, arena))
+                bar.update()
+    for job in jobs:
+        store.add(job.key, statistics.median(job.times[1:]))
     store.save()
-    return table
+
+    def kernels(op: Op) -> list[KernelCost]:
+        rows = []
+        for kernel in backend.kernels(graph, op):
+            seconds = store.seconds(_key(graph, op, kernel))
+            seconds = analytic_seconds(graph, op) if seconds is None else seconds
+            rows.append(KernelCost(kernel.name, kernel.workspace_bytes, seconds))
+        return rows
+
+    return tabulate(graph, kernels)
+
+
+@dataclass(slots=True)
+class _Job:
+    """A kernel to be timed.
+
+    Attributes:
+        key: of its seconds.
+        launch: runs it.
+        addresses: of its operands and its workspace.
+        end: of all of them.
+        times: seconds of its runs so far; the first warms up.
+    """
+
+    key: str
+    launch: Launch
+    addresses: list[int]
+    end: int
+    times: list[float]
+
+
+def _jobs(graph: Graph, backend: Backend, arena: Arena, store: _Store) -> list[_Job]:
+    """One job for each kernel whose seconds are not known and whose operands fit."""
+    last_read = {t: op.id for op in graph.ops for t in op.inputs}
+    seen: set[str] = set()
+    jobs = []
+    for op in graph.ops:
+        for index, kernel in enumerate(backend.kernels(graph, op)):
+            key = _key(graph, op, kernel)
+            if key in seen or store.seconds(key) is not None:
+                continue
+            seen.add(key)
+            addresses, end = _places(graph, op, kernel.workspace_bytes, last_read)
+            if end > arena.nbytes:
+                logger.info("%s of %s: %d bytes of operands do not fit; not timed", kernel.name, op.name, end)
+                continue
+            jobs.append(_Job(key, backend.bind(graph, op, index, False, arena), addresses, end, []))
+    return jobs
+
+
+def _run(job: _Job, arena: Arena) -> float:
+    """Seconds of one run: after other kernels, on zeros that no cache near the processor holds, as a step finds them."""
+    arena.commit(min(arena.nbytes, max(job.end, EVICTED_BYTES)))
+    arena.memory[: job.end] = 0
+    arena.memory[max(arena.committed_bytes - EVICTED_BYTES, 0) : arena.committed_bytes].max()
+    begin = time.perf_counter()
+    job.launch(job.addresses)
+    return time.perf_counter() - begin
 
 
 def _key(graph: Graph, op: Op, kernel: Kernel) -> str:
     return hashlib.sha256(repr((graph.signature(op), kernel.name)).encode()).hexdigest()[:32]
 
 
-def _timing(graph: Graph, op: Op, index: int, kernel: Kernel, backend: Backend, arena: Arena) -> Callable[[], float]:
-    def seconds() -> float:
-        addresses, end = [], 0
-        for t in (*op.inputs, *op.outputs):
-            addresses.append(end)
-            end += aligned(graph.tensors[t].nbytes)
+def _places(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, int]) -> tuple[list[int], int]:
+    """Addresses of operands and workspace, and their end; an output lies where an input dies if it may, as in a plan."""
+    addresses, end = [], 0
+    for t in op.inputs:
         addresses.append(end)
-        end += aligned(kernel.workspace_bytes)
-        if end > arena.nbytes:
-            logger.info("%s of %s: %d bytes of operands do not fit; not timed", kernel.name, op.name, end)
-            return analytic_seconds(graph, op)
-        arena.memory[:end] = 0
-        launch = backend.bind(graph, op, index, False, arena)
-        launch(addresses)
-        times: list[float] = []
-        while len(times) < REPETITIONS and sum(times) < ENOUGH_SECONDS:
-            begin = time.perf_counter()
-            launch(addresses)
-            times.append(time.perf_counter() - begin)
-        return statistics.median(times)
-
-    return seconds
+        end += aligned(graph.tensors[t].nbytes)
+    over: dict[int, int] = {}
+    for to, source in KINDS[op.kind].inplace:
+        if to < len(op.outputs) and source < len(op.inputs):
+            old, new = graph.tensors[op.inputs[source]], graph.tensors[op.outputs[to]]
+            if old.role not in STATE and last_read[old.id] == op.id and old.nbytes == new.nbytes:
+                over.setdefault(to, addresses[source])
+    for position, t in enumerate(op.outputs):
+        addresses.append(over.get(position, end))
+        end += 0 if position in over else aligned(graph.tensors[t].nbytes)
+    addresses.append(end)
+    return addresses, end + aligned(workspace_bytes)
 
 
 class _Store:
@@ -115,11 +174,12 @@ class _Store:
         self._seconds: dict[str, float] = self._read()
         self._changed = False
 
-    def get(self, key: str, measure_seconds: Callable[[], float]) -> float:
-        if key not in self._seconds:
-            self._seconds[key] = measure_seconds()
-            self._changed = True
-        return self._seconds[key]
+    def seconds(self, key: str) -> float | None:
+        return self._seconds.get(key)
+
+    def add(self, key: str, seconds: float) -> None:
+        self._seconds[key] = seconds
+        self._changed = True
 
     def _read(self) -> dict[str, float]:
         if self._path is None or not self._path.exists():

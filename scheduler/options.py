@@ -23,6 +23,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..layers.graph import Role
 from .blocks import BlockOps
 from .passes import Passes
@@ -197,20 +199,46 @@ class _Search:
         return self._peaks[key][0]
 
     def ways(self) -> list[Way]:
-        """Run the search."""
+        """The ways that no other beats in bytes held, in seconds, and in what its passes need."""
+        history, labels = self._labels()
+        forward = self._forward_peaks([mask for _, _, _, mask in labels])
+        numbers = np.array(
+            [
+                [seconds, self._size(mask), need, peak]
+                for (seconds, peak, _, mask), need in zip(labels, forward, strict=True)
+            ]
+        )
+        kept: list[int] = []
+        for i in range(len(labels)):
+            if not (numbers[kept] <= numbers[i]).all(axis=1).any():
+                kept.append(i)
+        return [self._way(history, *labels[i][2:]) for i in kept]
+
+    def _forward_peaks(self, masks: Sequence[int]) -> list[int]:
+        """For each set what the forward pass needs that leaves it: what each tensor adds at each step is added up."""
+        block, passes = self._block, self._passes
+        kept = [block.input, *self._always, self._output]
+        plain = passes.live_bytes(block.forward, [block.input], kept)
+        added = {
+            bit: passes.live_bytes(block.forward, [block.input], [*kept, t]) - plain for t, bit in self._bit.items()
+        }
+        return [int((plain + sum(more for bit, more in added.items() if bit & mask)).max()) for mask in masks]
+
+    def _labels(self) -> tuple[list[tuple[Sequence[int], int]], list[tuple[float, int, int, int]]]:
+        """Run the search: what each label does and which follows it; (seconds, peak, label, set) of all at the start."""
         count = len(self._units)
         limit = 2 * self._passes.seconds(op for op in self._block.forward if not self._passes.graph.ops[op].updates)
         heap: list[tuple[float, int, int, int, int]] = [(0.0, self._base[count], 0, count, 0)]
         history: list[tuple[Sequence[int], int]] = [((), -1)]  # what a label does, and the label that follows
         lowest: dict[tuple[int, int], int] = {}
-        found: list[Way] = []
+        found: list[tuple[float, int, int, int]] = []
         while heap:
             seconds, peak, label, k, mask = heapq.heappop(heap)
             if peak >= lowest.get((k, mask), peak + 1):
                 continue
             lowest[k, mask] = peak
             if k == 0:
-                found.append(self._way(history, label, mask))
+                found.append((seconds, peak, label, mask))
             if len(history) > LABELS:
                 logger.info("block at tensor %d: %d labels, the search ends", self._output, len(history))
                 break
@@ -228,7 +256,7 @@ class _Search:
                 total = self._remake_peak(number, mask & touched) + self._base[k] + self._size(mask & ~touched)
                 heapq.heappush(heap, (seconds + remake.seconds, max(peak, total), len(history), k, before))
                 history.append((remake.ops, label))
-        return found
+        return history, found
 
     def _way(self, history: Sequence[tuple[Sequence[int], int]], label: int, mask: int) -> Way:
         order: list[int] = []

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from ..layers.graph import Graph, Role, Tensor
 from ..layers.kinds import KINDS
 from .costs import CostTable
@@ -40,11 +43,12 @@ class Passes:
         """Seconds of operations with the kernels chosen."""
         return sum(self._costs.kernels[op][self.choose(op)[0]].seconds for op in ops)
 
-    def peak(self, ops: Sequence[int], resident: Iterable[int], final: Iterable[int]) -> int:
-        """The most bytes alive while `ops` run, from tensors that are there to tensors that must be there afterwards."""
+    def live_bytes(self, ops: Sequence[int], resident: Iterable[int], final: Iterable[int]) -> npt.NDArray[np.int64]:
+        """Bytes alive at each of `ops`, from tensors that are there to tensors that must be there afterwards."""
         there = [t for t in resident if t != NO_TENSOR]
         after = [t for t in final if t != NO_TENSOR]
-        if not ops:
-            return self.nbytes(there)
-        drafted = draft(self.graph, ops, self.choose, size=self.size, resident=there, final=after)
-        return int(drafted.live_bytes().max())
+        return draft(self.graph, ops, self.choose, size=self.size, resident=there, final=after).live_bytes()
+
+    def peak(self, ops: Sequence[int], resident: Iterable[int], final: Iterable[int]) -> int:
+        """The most of `live_bytes`; what is there where nothing runs."""
+        return int(self.live_bytes(ops, resident, final).max()) if ops else self.nbytes(resident)

@@ -1,3 +1,6 @@
+import mmap
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -104,6 +107,22 @@ def test_committing_makes_the_pages_resident():
         arena.commit()
         assert resident_bytes() - before > 60 * MIB
     assert resident_bytes() - before < 30 * MIB
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="a system without advice on huge pages")
+def test_huge_pages_are_advised_before_anything_is_touched():
+    with Arena(16 * MIB) as arena:
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        inside = False
+        for line in lines:
+            first = line.split()[0]
+            if "-" in first:
+                begin, end = (int(part, 16) for part in first.split("-"))
+                inside = begin <= arena.base < end
+            elif inside and first == "VmFlags:":
+                assert "hg" in line.split()
+                return
+    pytest.skip("the system does not say what was advised")
 
 
 def test_more_than_is_free_is_refused_before_anything_is_touched():

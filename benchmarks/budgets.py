@@ -1,0 +1,97 @@
+"""What a budget costs: seconds a step at the state and a share of the activations, against our own step with no limit.
+
+Run: .venv/bin/python benchmarks/budgets.py [--quick] [--threads N] [--steps N] [--strategy NAME] [MODEL ...]
+
+The share is of the bytes that the forward pass holds at its end when nothing is fused, padded or computed again. All
+budgets of a network are open at once and take their steps in turn, so that whatever else the machine does falls on all
+alike; the seconds of kernels are measured anew. For each budget: its seconds by those with no limit, as predicted and
+as measured (medians); measured by predicted seconds; how far the predicted ones are above the certified bound; and
+the arena by the bytes that live in it at the worst moment.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+
+import numpy as np
+from tqdm import trange
+
+import bathyal as bt
+from bathyal.models.registry import build_model
+
+TARGETS = {
+    "resnet50": (644.7, {0.5: 1.09, 0.25: 1.26}),
+    "resnet152": (1342.9, {0.15: 1.30, 0.1: None}),
+}
+"""For a network of batch 8 and 224² images: MiB that the forward pass holds, and the ratio to reach for each share."""
+MIB = 2**20
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description="What a budget costs.")
+    asked.add_argument("models", nargs="*", default=list(TARGETS))
+    asked.add_argument("--threads", type=int, default=2)
+    asked.add_argument("--steps", type=int, default=9)
+    asked.add_argument("--strategy", default="auto")
+    asked.add_argument("--quick", action="store_true", help="batch 2, 64² images, 2 steps: does it run?")
+    options = asked.parse_args()
+    print(f"{'network':<11}{'budget':>14}{'MiB':>8}{'predicted':>11}{'measured':>10}{'target':>9}", end="")
+    print(f"{'seconds':>10}{'by predicted':>14}{'bound':>8}{'placement':>11}")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        for model in options.models:
+            measure(model, options)
+    return 0
+
+
+def measure(model: str, options: argparse.Namespace) -> None:
+    """Run one network at all its budgets and print them."""
+    held, shares = TARGETS[model]
+    shape = (2, 3, 64, 64) if options.quick else (8, 3, 224, 224)
+    held *= MIB * (np.prod(shape) / (8 * 3 * 224 * 224) * 1.5 if options.quick else 1)
+    steps = 2 if options.quick else options.steps
+    rng = np.random.default_rng(0)
+    images, labels = rng.normal(size=shape).astype(np.float32), rng.integers(0, 1000, shape[0])
+    with ExitStack() as stack:
+
+        def opened(memory: int) -> bt.Trainer:
+            return stack.enter_context(
+                bt.Trainer(
+                    build_model(model),
+                    shape,
+                    optimizer=bt.SGD(0.01, momentum=0.9),
+                    memory=memory,
+                    strategy=options.strategy,
+                    threads=options.threads,
+                )
+            )
+
+        free = opened(int(6 * held) + 2**30)
+        state = free.planned.graph.state_bytes
+        trainers = {"no limit": free} | {f"state + {s:.0%}": opened(state + int(s * held)) for s in shares}
+        seconds: dict[str, list[float]] = {name: [] for name in trainers}
+        for turn in trange(steps + 1, leave=False, disable=None):
+            for name, trainer in trainers.items():
+                took = trainer.train_step(images, labels).seconds
+                if turn:
+                    seconds[name].append(took)
+        wanted = dict(zip(trainers, (None, *shares.values()), strict=True))
+        for name, trainer in trainers.items():
+            plan, found = trainer.plan, statistics.median(seconds[name])
+            ratio = found / statistics.median(seconds["no limit"])
+            predicted = plan.predicted_seconds / free.plan.predicted_seconds
+            target = "" if wanted[name] is None else f"<= {wanted[name]:.2f}"
+            memory = plan.peak_bytes if trainer is free else plan.budget_bytes
+            print(
+                f"{model:<11}{name:>14}{memory / MIB:>8.1f}{predicted:>11.3f}{ratio:>10.3f}{target:>9}{found:>10.4f}"
+                f"{found / plan.predicted_seconds:>14.3f}{plan.predicted_seconds / plan.lower_bound_seconds:>8.3f}"
+                f"{plan.peak_bytes / plan.live_peak_bytes:>11.4f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
