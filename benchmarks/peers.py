@@ -1,10 +1,12 @@
-"""Bathyal against PyTorch without a limit on memory, and where our step spends its time.
+"""Bathyal against PyTorch, with and without a limit on memory, and where our step spends its time.
 
 Run: .venv/bin/python benchmarks/peers.py [--quick] [--threads N] [--steps N] [MODEL ...]
 
-Three tables: seconds a step on both sides, measured in turn by the code of `bathyal compare`; for each network the
-seconds of every kind of operation, from the cost table that the plan was made with; and the rate of arithmetic of a
-whole step against what one large matrix product reaches on this machine. Last, what the executor costs per operation.
+First, for each network, seconds a step on both sides without a limit, measured in turn by the code of `bathyal
+compare`. Then ResNet-50 with whole processes under limits that the kernel enforces (root and a memory cgroup are needed).
+Then for each network the seconds of every kind of operation, from the cost table that the plan was made with, and the
+rate of arithmetic of a whole step against what one large matrix product reaches on this machine. Last, what a budget
+costs (`budgets.py`), and what the executor costs per operation (`executor_overhead.py`).
 """
 
 import argparse
@@ -19,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from bathyal.cli import parser
 from bathyal.compare_command import row, sides, take_steps
+from bathyal.compare_process import read_libraries
 from bathyal.compare_side import OURS, without_dropout
 from bathyal.engine.session import Planned, Session
 from bathyal.layers.graph import Op
@@ -29,6 +32,13 @@ MODELS = ("resnet50", "vgg16", "resnet18")
 PEERS = ("torch", "torch-contiguous")
 TARGETS = {"resnet50": 0.90}
 """Our seconds by those of PyTorch's faster order."""
+LIMITED = (
+    ("300 MiB", "480 MiB", "torch"),
+    ("430 MiB", "600 MiB", "torch"),
+    ("900 MiB", "1250 MiB", "torch-checkpoint"),
+)
+"""ResNet-50, batch 8, 224²: a budget, the limit of each whole process, and the side of PyTorch's."""
+LIMITED_TARGETS = {"600 MiB": "<= 1.10 of no limit", "1250 MiB": "<= 0.75 of theirs"}
 PRODUCT = 2048
 REPETITIONS = 5
 
@@ -51,13 +61,20 @@ def main() -> int:
         command = parser().parse_args([*arguments, "--against", ",".join(PEERS)])
         choices[model] = choose(command)
         seconds[model] = compare(model, command, choices[model], "" if options.quick else "<= {:.2f}")
+    if "resnet50" in choices and not options.quick:
+        print()
+        limited(options, seconds["resnet50"])
     for model, choice in choices.items():
         print()
         by_kind(model, choice, seconds[model], peak)
-    print()
-    sys.stdout.flush()
-    overhead = Path(__file__).parent / "executor_overhead.py"
-    return subprocess.run([sys.executable, str(overhead), options.models[0]], check=False).returncode
+    folder = Path(__file__).parent
+    quick = ["--quick"] if options.quick else []
+    threads = ["--threads", str(options.threads)]
+    status = 0
+    for script, arguments in (("budgets.py", [*quick, *threads]), ("executor_overhead.py", options.models[:1])):
+        print(flush=True)
+        status |= subprocess.run([sys.executable, str(folder / script), *arguments], check=False).returncode
+    return status
 
 
 def compare(model: str, command: argparse.Namespace, choice: NetworkChoice, target: str) -> float | None:
@@ -76,6 +93,33 @@ def compare(model: str, command: argparse.Namespace, choice: NetworkChoice, targ
         print(f"{model:<12}{r['side']:<18}{r['seconds_per_step']:>11.4f}{ratio:>8}{wanted:>8}  {differs}", flush=True)
     found: float | None = rows[0]["seconds_per_step"]
     return found
+
+
+def limited(options: argparse.Namespace, free: float | None) -> None:
+    """Run ResNet-50 under limits on whole processes and print both sides."""
+    print(f"resnet50 {'limit':>13}  {'side':<18}{'s per step':>11}{'peak MiB':>10}{'by no limit':>13}{'ratio':>8}")
+    for memory, limit, peer in LIMITED:
+        arguments = ["compare", "resnet50", "--batch", "8", "--threads", str(options.threads), "--memory", memory]
+        arguments += ["--steps", str(options.steps), "--limit", limit, "--against", peer]
+        command = parser().parse_args(arguments)
+        with sides([OURS, peer], command) as (opened, conditions):
+            if not conditions.enforced:
+                print(f"not enforced: {conditions.reason}")
+                return
+            read_libraries()
+            take_steps(opened, command.steps, conditions.interleaved)
+        for r in [row(side, opened[0], choose(command)) for side in opened]:
+            seconds = r["seconds_per_step"]
+            if not r["fits"] or seconds is None:
+                print(f"{limit:>22}  {r['side']:<18}does not fit: {r['message']}")
+                continue
+            over = f"{seconds / free:.3f}" if free and r["side"] == OURS else ""
+            ratio = "" if r["ratio"] is None else f"{r['ratio']:.3f}"
+            target = LIMITED_TARGETS.get(limit, "") if bool(ratio) == (peer == "torch-checkpoint") else ""
+            peak = (r["peak_bytes"] or 0) / 2**20
+            print(
+                f"{limit:>22}  {r['side']:<18}{seconds:>11.4f}{peak:>10.1f}{over:>13}{ratio:>8}  {target}", flush=True
+            )
 
 
 def by_kind(model: str, choice: NetworkChoice, measured: float | None, peak: float) -> None:

@@ -4,10 +4,14 @@ import dataclasses
 
 import pytest
 
+from bathyal.layers.graph import Phase, Role
 from bathyal.memory.errors import BudgetError
+from bathyal.scheduler.chain import background_bytes, chain_model, choose_kernels, expand
+from bathyal.scheduler.chain_dp import simulate_chain, solve
+from bathyal.scheduler.chain_rows import keep_everything
 from bathyal.scheduler.costs import CostTable, KernelCost
-from bathyal.scheduler.draft import Draft
-from bathyal.scheduler.kernels import Kernels, fastest_that_fits, least_workspace
+from bathyal.scheduler.draft import Draft, draft
+from bathyal.scheduler.kernels import Kernels, fast_gradients, fastest_that_fits, least_workspace
 from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Run
 from bathyal.scheduler.planner import STRATEGIES, make_plan
 from random_networks import random_problem
@@ -69,3 +73,30 @@ def test_faster_kernels_never_exceed_the_budget_nor_cost_time(seed):
             assert plan.peak_bytes <= least + extra
             assert plan.predicted_seconds <= slowest.predicted_seconds
         assert make_plan(problem, strategy, 2**40).predicted_seconds < slowest.predicted_seconds
+
+
+def test_fast_kernels_of_the_backward_pass_are_bought_with_what_is_not_saved():
+    """A backward kernel that is fast and needs much room: the chain makes room for it by saving less."""
+    problem = random_problem(4, Kernels.FIT)
+    graph = problem.graph
+    slow = [
+        KernelCost("slow", 0, 1e-3 if graph.ops[i].phase is Phase.BACKWARD else 1e-6) for i in range(len(graph.ops))
+    ]
+    room = max(t.nbytes for t in graph.tensors if t.role is Role.ACTIVATION)
+    fast = KernelCost("fast", room, 1e-4)
+    rows = [(k, fast) if k.seconds == 1e-3 else (k,) for k in slow]
+    problem = dataclasses.replace(problem, costs=CostTable(tuple(rows)))
+    choices = [least_workspace(problem.costs, Kernels.FIT)]
+    choices.append(fast_gradients(graph, problem.costs, choices[0]))
+    plain, both = (chain_model(graph, problem.costs, choices[:n]).chain for n in (1, 2))
+    budget = simulate_chain(plain, keep_everything(plain))[0]
+    times = [solve(chain, budget) for chain in (plain, both)]
+    assert times[0] is not None and times[1] is not None
+    assert times[1].seconds < 0.5 * times[0].seconds
+    model = chain_model(graph, problem.costs, choices)
+    choose = choose_kernels(model, times[1].steps)
+    assert any(choose(op.id)[0] == 1 for op in graph.ops)
+    assert all(choose(op.id) == choices[0](op.id) for op in graph.ops if op.phase is Phase.FORWARD)
+    assert int(
+        draft(graph, expand(graph, model, times[1].steps), choose).live_bytes().max()
+    ) <= budget + background_bytes(graph)
