@@ -29,7 +29,7 @@ train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 4
 	$(BIN)/bathyal train small_resnet --data digits --batch 64 --memory '4 MiB' --epochs 20 --lr 0.1 --schedule cosine
 
 test: $(VENV)/.test  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(VENV)/.test  ## check style
 	$(BIN)/ruff check .
