@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ..memory.errors import BudgetError, ConfigError
-from .chain_groups import expand_groups, group_chain
+from .chain_groups import expand_groups, group_chain, group_count
 from .chain_memory import minimum_budget, minimum_plan
 from .chain_prices import priced_chain
 from .chain_rows import Ints, Numbers, Rounding, Rows, StepWriter, keep_everything, numbers, rows_of, unit_bytes
@@ -75,6 +76,9 @@ _WINDOW = 64
 _QUICK = 1_500_000_000  # table cells times splits: about three seconds
 _PATIENT = 10_000_000_000
 _TWICE_BLOCKS = 2000
+_GROUPS = (2, 4, 8, 16, 32, 64, 128)
+_FEW_GROUPS = 100
+_TIGHT = 32
 
 
 def default_slots(chain: Chain) -> int:
@@ -96,9 +100,9 @@ def solve(
 ) -> ChainSolution | None:
     """The fastest plan found within a budget, which counts the chain's input too; None if there is none.
 
-    With `slots` the exact program at that many units a budget; None may then be the rounding's fault. Without, the best
-    of those of the exact program, `solve_at_most_twice` and `solve_grouped` that take seconds, and where they find
-    nothing what finds plans in less memory, last `minimum_plan`: None means a budget below `minimum_budget`.
+    With `slots` the exact program at that many units a budget; None may then be the rounding's fault. Without, the
+    exact program for short chains and `solve_grouped` for long ones, and where they find nothing what finds plans in
+    less memory, last `minimum_plan`: None means a budget below `minimum_budget`.
 
     `rounding="down"` gives a certified lower bound for memory-persistent plans instead of a plan, by default with
     `default_slots` or else 100; None then means that no such plan fits. `collapse_runs=False` is the same program with
@@ -149,24 +153,24 @@ def _solve_by_size(chain: Chain, budget_bytes: int) -> ChainSolution | None:
 
 
 def _solve_quickly(chain: Chain, budget_bytes: int) -> ChainSolution | None:
-    """The best of what is quick; the slower, which manage with less, only where the quick find nothing."""
+    """The exact program where it is quick, else that of groups; what manages with less only where they find nothing."""
     slots = default_slots(chain)
-    found = [solve(chain, budget_bytes, slots)] if slots else []
-    if len(chain.blocks) <= _TWICE_BLOCKS:
-        found.append(solve_at_most_twice(chain, budget_bytes))
-    slow = []
-    quick = 0
-    for size in (2, 4, 8, 16, 32, 64, 128):
-        grouped = group_chain(chain, size).chain
-        if quick < 3 and len(grouped.blocks) < len(chain.blocks):
-            if default_slots(grouped) == 2000:
-                quick += 1
-                found.append(solve_grouped(chain, budget_bytes, size))
-            elif not slots:
-                slow.append(size)
-    plans = [solution for solution in found if solution is not None]
-    while not plans and slow:
-        plans = [s for s in [solve_grouped(chain, budget_bytes, slow.pop())] if s is not None]
+    attempts: list[Callable[[], ChainSolution | None]] = []
+    if slots:
+        attempts.append(lambda: solve(chain, budget_bytes, slots))
+    if slots < 2000:
+        # Where memory holds few blocks, groups of many are too coarse.
+        most = sum(max(o.saved_bytes for o in block.options) for block in chain.blocks)
+        few = _FEW_GROUPS if budget_bytes * _TIGHT >= most else 2.5 * _FEW_GROUPS
+        size = next((n for n in _GROUPS if group_count(chain, n) <= few), _GROUPS[-1])
+        attempts.append(lambda: solve_grouped(chain, budget_bytes, size))
+    plans = [solution for attempt in attempts for solution in [attempt()] if solution is not None]
+    if not plans and len(chain.blocks) <= _TWICE_BLOCKS:
+        plans += [s for s in [solve_at_most_twice(chain, budget_bytes)] if s is not None]
+    for size in reversed(_GROUPS):
+        if plans or group_count(chain, size) == len(chain.blocks):
+            continue
+        plans += [s for s in [solve_grouped(chain, budget_bytes, size)] if s is not None]
     if not plans and not slots and rows_of(chain).candidates() * 500 <= _PATIENT:
         plans = [s for s in [solve(chain, budget_bytes, 500)] if s is not None]
     if plans:

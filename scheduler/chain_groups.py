@@ -41,6 +41,17 @@ class GroupedChain:
     first: tuple[int, ...]
 
 
+def group_count(chain: Chain, size: int) -> int:
+    """How many blocks `group_chain` makes."""
+    rows, count, i = rows_of(chain), 0, 0
+    while i < len(chain.blocks):
+        last = min(int(rows.last[i]), len(chain.blocks) - 2)  # the loss stays single
+        run = max(last - i + 1, 1)
+        count += run // size + run % size if size > 1 else run
+        i += run
+    return count
+
+
 def group_chain(chain: Chain, size: int) -> GroupedChain:
     """Join every `size` neighbours of a run of identical blocks; the remainder of a run stays in front, single."""
     rows, blocks = rows_of(chain), chain.blocks

@@ -10,7 +10,7 @@ Not checked: the chain itself, see `chain_steps.check_chain`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -64,7 +64,7 @@ class Numbers:
         gradients: (n + 1,) units of δ_i; the last is 0.
         plain: (n,) x_{i+1} + transient of the plain forward.
         started: (n + 1,) seconds of all plain forwards before block i.
-        savings: options of each block, fastest first.
+        savings: options of each block, fastest first, without those that an earlier one beats in all that counts.
         least_seconds: seconds of the step where nothing is computed twice.
     """
 
@@ -115,7 +115,7 @@ def numbers(chain: Chain, unit: int = 1, rounding: Rounding = "up") -> Numbers:
                         option.forward_seconds + option.backward_seconds - fastest,
                     )
                 )
-            seen[key] = tuple(sorted(rows, key=lambda s: (s.extra_seconds, s.saved, s.backward, s.forward)))
+            seen[key] = _worth_having(sorted(rows, key=lambda s: (s.extra_seconds, s.saved, s.backward, s.forward)))
         savings.append(seen[key])
     plain = [inputs[i + 1] + units(max(b.plain_forward_transient_bytes, 0)) for i, b in enumerate(blocks)]
     started = np.concatenate([[0.0], np.cumsum([b.plain_forward_seconds for b in blocks])])
@@ -127,6 +127,15 @@ def numbers(chain: Chain, unit: int = 1, rounding: Rounding = "up") -> Numbers:
         tuple(savings),
         least,
     )
+
+
+def _worth_having(savings: Iterable[Saving]) -> tuple[Saving, ...]:
+    """Of savings in order of their seconds those that need or hold less than every one before them."""
+    found: list[Saving] = []
+    for s in savings:
+        if not any(o.saved <= s.saved and o.forward <= s.forward and o.backward <= s.backward for o in found):
+            found.append(s)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
