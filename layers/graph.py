@@ -170,6 +170,7 @@ class Graph:
     ops: tuple[Op, ...]
     outputs: tuple[int, ...]
     layers: int
+    _digest: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def with_role(self, *roles: Role) -> list[Tensor]:
         """All tensors of the given roles, in order."""
@@ -252,8 +253,10 @@ class Graph:
             raise GraphError("graph", "JSON written by Graph.to_json", f"{type(error).__name__}: {error}") from error
 
     def fingerprint(self) -> str:
-        """A digest that differs when anything in the graph differs."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
+        """A digest that differs when anything in the graph differs; made when it is first asked for."""
+        if not self._digest:
+            self._digest.append(hashlib.sha256(self.to_json().encode()).hexdigest())
+        return self._digest[0]
 
 
 def _part(plain: tuple[str, list[int], int] | None = None) -> Part | None:

@@ -15,11 +15,12 @@ Source: the recurrence of arXiv 1911.13214 with the minimum taken over bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..memory.errors import BudgetError
-from .chain_rows import Floats, Ints, Numbers, Rows, Saving, StepWriter, numbers, rows_of
+from .chain_rows import Floats, Ints, Numbers, Rows, StepWriter, numbers, rows_of
 from .chain_steps import Chain, Step, check_chain
 
 
@@ -36,24 +37,31 @@ class _Minima:
         for i, l in rows.order():  # noqa: E741
             if i != current:
                 current, starting, reach = i, rows.starting(i), sizes.reach(i)
-            row = int(starting[l - i])
-            above = int(rows.row(i + 1, l)) if l > i else -1
-            needs = [self._saving_need(s, incoming[l + 1], above) for s in sizes.savings[i]]
-            least = min(needs)
+            row, ending = int(starting[l - i]), rows.ending(i, l)
+            above = int(ending[0]) if l > i else -1
+            saving_needs = self._saving_needs(i, incoming[l + 1], above)
+            least, splits = min(saving_needs), np.zeros(0, np.int64)
             if l > i:
-                ending = rows.ending(i, l)
                 splits = self._split_needs(i, l, starting[: l - i], ending, reach[: l - i])
                 least = min(least, int(splits.min()))
             self.least[row] = least
-            if not with_times:
-                continue
-            fastest = sizes.savings[i][0]
-            self.kept[row] = max(fastest.need(incoming[l + 1]), fastest.saved + (int(self.kept[above]) if l > i else 0))
-            self.extra[row] = self.choose(i, l, least)[0]
+            if with_times:
+                fastest = sizes.savings[i][0]
+                rest = fastest.saved + int(self.kept[above]) if l > i else 0
+                self.kept[row] = max(fastest.need(incoming[l + 1]), rest)
+                if least < self.kept[row]:
+                    state = (i, l, least)
+                    self.extra[row] = self._choose(state, above, saving_needs, starting[: l - i], ending, splits)[0]
 
-    def _saving_need(self, saving: Saving, incoming: int, above: int) -> int:
-        need = saving.need(incoming)
-        return need if above < 0 else max(need, saving.saved + int(self.least[above]))
+    def _saving_needs(self, i: int, incoming: int, above: int) -> list[int]:
+        """For each option of block i the bytes of saving with it, and then (i+1, l)."""
+        rest = 0 if above < 0 else int(self.least[above])
+        return [
+            max(incoming + s.forward, s.backward, s.saved + rest)
+            if above >= 0
+            else max(incoming + s.forward, s.backward)
+            for s in self._sizes.savings[i]
+        ]
 
     def _split_needs(self, i: int, l: int, starting: Ints, ending: Ints, reach: Ints) -> Ints:  # noqa: E741
         """For j = i+1..l the bytes of: run to x_j storing x_i, then (j, l), then (i, j-1)."""
@@ -65,27 +73,41 @@ class _Minima:
     def choose(self, i: int, l: int, nbytes: int) -> tuple[float, int, int]:  # noqa: E741
         """The greedy choice for a state with `nbytes`: extra seconds, option (or -1), split (or -1)."""
         sizes, rows = self._sizes, self._rows
-        row, incoming = rows.row(i, l), int(sizes.gradients[l + 1])
-        if nbytes >= self.kept[row]:
+        if nbytes >= self.kept[rows.row(i, l)]:
             return 0.0, sizes.savings[i][0].index, -1
-        above = rows.row(i + 1, l) if l > i else -1
+        starting, ending = rows.starting(i)[: l - i], rows.ending(i, l)
+        above = int(ending[0]) if l > i else -1
+        saving_needs = self._saving_needs(i, int(sizes.gradients[l + 1]), above)
+        splits = self._split_needs(i, l, starting, ending, sizes.reach(i)[: l - i])
+        return self._choose((i, l, nbytes), above, saving_needs, starting, ending, splits)
+
+    def _choose(
+        self,
+        state: tuple[int, int, int],
+        above: int,
+        saving_needs: Sequence[int],
+        starting: Ints,
+        ending: Ints,
+        splits: Ints,
+    ) -> tuple[float, int, int]:
+        sizes = self._sizes
+        i, _l, nbytes = state
         best = (math.inf, -1, -1)
-        for saving in sizes.savings[i]:
-            if self._saving_need(saving, incoming, above) <= nbytes:
+        for saving, need in zip(sizes.savings[i], saving_needs, strict=True):
+            if need <= nbytes:
                 rest = 0.0 if above < 0 or nbytes - saving.saved >= self.kept[above] else float(self.extra[above])
                 if saving.extra_seconds + rest < best[0]:
                     best = (saving.extra_seconds + rest, saving.index, -1)
-        if l > i:
-            starting, ending = rows.starting(i)[: l - i], rows.ending(i, l)
-            needs = self._split_needs(i, l, starting, ending, sizes.reach(i)[: l - i])
-            left = nbytes - sizes.inputs[i + 1 : l + 1]
-            seconds = sizes.started[i + 1 : l + 1] - sizes.started[i]
-            seconds = seconds + np.where(left >= self.kept[ending], 0.0, self.extra[ending])
-            seconds += np.where(nbytes >= self.kept[starting], 0.0, self.extra[starting])
-            seconds[needs > nbytes] = np.inf
+        fits = np.flatnonzero(splits <= nbytes)
+        if len(fits):
+            right, left = ending[fits], starting[fits]
+            rooms = nbytes - sizes.inputs[i + 1 + fits]
+            seconds = sizes.started[i + 1 + fits] - sizes.started[i]
+            seconds += np.where(rooms >= self.kept[right], 0.0, self.extra[right])
+            seconds += np.where(nbytes >= self.kept[left], 0.0, self.extra[left])
             split = int(seconds.argmin())
             if seconds[split] < best[0]:
-                best = (float(seconds[split]), -1, i + 1 + split)
+                best = (float(seconds[split]), -1, i + 1 + int(fits[split]))
         return best
 
 

@@ -13,14 +13,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..layers.graph import STATE, Graph
+from ..layers.graph import STATE, Graph, Tensor
 from ..memory.errors import BudgetError, one_of
 from ..memory.sizes import format_size
 from .bounds import knapsack_seconds
 from .chain import background_bytes, chain_model, choose_kernels, expand
 from .chain_dp import Step, minimum_plan, solve
 from .costs import CostTable
-from .draft import Draft, draft, without_dead_recomputations
+from .draft import Draft, aligned_size, draft, without_dead_recomputations
 from .kernels import Choice, Kernels, fast_gradients, fastest_that_fits, least_workspace
 from .placement import Rectangle, StateLayout, place
 from .plan import NO_TENSOR, Instance, Plan
@@ -70,18 +70,24 @@ def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
     """
     one_of("strategy", strategy, STRATEGIES)
     planner = _Planner(problem, whole_step=strategy == "keep")
-    natural = planner.placed([op.id for op in problem.graph.ops])
-    least = natural
-    chosen = natural if natural.end <= budget_bytes else None
+    order = [op.id for op in problem.graph.ops]
     if strategy in ("auto", "chain") and _is_training(problem.graph):
         chain = _ChainOrders(planner)
-        least = min(natural, chain.smallest(), key=lambda placed: placed.end)
+        least, chosen = chain.smallest(), None
+        # Placing costs seconds where there are many steps: only what may fit is placed.
+        if planner.least_end(order) <= max(budget_bytes, least.end):
+            natural = planner.placed(order)
+            least = min(natural, least, key=lambda placed: placed.end)
+            chosen = natural if natural.end <= budget_bytes else None
         if chosen is None and least.end <= budget_bytes:
             chosen = chain.fastest(budget_bytes) or least
+    else:
+        least = planner.placed(order)
+        chosen = least if least.end <= budget_bytes else None
     if chosen is None:
         hint = "Give more memory, a smaller batch or smaller images."
         if strategy not in ("auto", "chain") and _is_training(problem.graph):
-            needs = min(natural.end, _ChainOrders(_Planner(problem, whole_step=False)).smallest().end)
+            needs = min(least.end, _ChainOrders(_Planner(problem, whole_step=False)).smallest().end)
             hint = f"Strategy 'chain' needs {needs} bytes ({format_size(needs)})."
         raise BudgetError(
             f"memory for strategy {strategy!r}",
@@ -131,6 +137,14 @@ class _Planner:
         self.problem = problem
         self.choose = least_workspace(problem.costs, problem.kernels)
         self._whole_step = whole_step
+
+    def least_end(self, order: Sequence[int]) -> int:
+        """What no placement of `order` can end below."""
+        drafted = draft(self.problem.graph, order, self.choose, size=self._beside_the_state)
+        return self.problem.state.nbytes + int(drafted.live_bytes().max())
+
+    def _beside_the_state(self, tensor: Tensor) -> int:
+        return 0 if tensor.role in STATE else aligned_size(tensor)
 
     def placed(self, order: Sequence[int], choose: Choice | None = None) -> _Placed:
         """Draft and place; by default with the kernels that memory is planned with."""
