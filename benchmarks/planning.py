@@ -1,0 +1,148 @@
+"""What planning takes: seconds, memory and the gap to the bound, for chains of many blocks and for every bundled network.
+
+Run: .venv/bin/python benchmarks/planning.py [--quick] [--json]
+
+Chains are those of bottleneck networks, with costs by arithmetic; the gap is to the exact program with sizes rounded down,
+which bounds all plans that keep what they store (for chains), or to the knapsack bound, which holds for every plan that
+moves nothing out (for networks). Networks are planned whole on the backend `null`: graph, chain, instances, addresses
+and verification, at the state and shares of what the forward pass holds at its end. Each case runs in a process of its
+own, so that peak memory is its own.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+from tqdm import tqdm
+
+from bathyal.engine.backends.null import NullBackend
+from bathyal.engine.lowering import lower
+from bathyal.engine.profile import estimate
+from bathyal.layers import SGD, forward_graph, training_graph
+from bathyal.memory.errors import BudgetError
+from bathyal.models.registry import MODELS, build_model
+from bathyal.scheduler.chain import background_bytes, chain_model
+from bathyal.scheduler.chain_dp import Block, Chain, Option, minimum_budget, solve
+from bathyal.scheduler.kernels import Kernels, least_workspace
+from bathyal.scheduler.placement import lay_out_state
+from bathyal.scheduler.planner import Problem, make_plan
+
+CHAINS = (50, 200, 339, 833, 10_002)
+SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)
+MIB = 2**20
+
+
+def main() -> int:
+    asked = argparse.ArgumentParser(description="What planning takes.")
+    asked.add_argument("--quick", action="store_true", help="one chain and one network: does it run?")
+    asked.add_argument("--json", action="store_true", help="print one JSON object per line")
+    asked.add_argument("--case", default=None, help=argparse.SUPPRESS)
+    options = asked.parse_args()
+    if options.case:
+        name, share = options.case.split("@")
+        document = chain_case(int(name), float(share)) if name.isdigit() else network_case(name, float(share))
+        print(json.dumps({**document, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+        return 0
+    names = [str(CHAINS[0]), "resnet18"] if options.quick else [*map(str, CHAINS), *MODELS]
+    cases = [f"{name}@{share}" for name in names for share in (SHARES[1:2] if options.quick else SHARES)]
+    if not options.json:
+        print(f"{'case':<18}{'MiB':>9}{'seconds':>9}{'ratio':>8}{'gap %':>8}{'placement':>11}{'peak MiB':>10}")
+    for case in tqdm(cases, leave=False, disable=None):
+        command = [sys.executable, __file__, "--case", case]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"{case:<18}failed: {done.stderr.strip().splitlines()[-1]}")
+            return 1
+        report(case, json.loads(done.stdout), options.json)
+    return 0
+
+
+def report(case: str, row: dict[str, Any], as_json: bool) -> None:
+    """Print one case."""
+    if as_json:
+        print(json.dumps({"case": case, **row}), flush=True)
+    elif not row["feasible"]:
+        print(f"{case:<18}{row['budget'] / MIB:>9.1f}  needs {row['least'] / MIB:.1f} MiB", flush=True)
+    else:
+        gap = "" if row["gap"] is None else f"{100 * row['gap']:.2f}"
+        placement = "" if row["placement"] is None else f"{row['placement']:.4f}"
+        print(
+            f"{case:<18}{row['budget'] / MIB:>9.1f}{row['seconds']:>9.2f}{row['ratio']:>8.3f}{gap:>8}{placement:>11}"
+            f"{row['peak_mib']:>10.0f}",
+            flush=True,
+        )
+
+
+def bottlenecks(count: int) -> Chain:
+    """Four stages as in deep residual networks, most blocks in the third; sizes of one 227² image, in bytes."""
+    shares = (6 / 832, 32 / 832, 788 / 832, 6 / 832)
+    blocks: list[Block] = []
+    for stage, share in enumerate(shares):
+        t = 56 * 56 * 64 * 4 // 2**stage  # the middle tensor of the block
+        options = (
+            Option(12 * t, 3.0, 6.0, 0, -4 * t),
+            Option(10 * t, 3.0, 6.2, 0, -4 * t),
+            Option(4 * t, 3.0, 9.0, 2 * t, 2 * t),
+        )
+        blocks += [Block(4 * t, 4 * t, 3.0, 2 * t, options)] * max(round(share * count), 1)
+    return Chain((*blocks, Block(4096, 4096, 0.0, 0, (Option(0, 0.0, 0.001, 0, 4096),))))
+
+
+def chain_case(count: int, share: float) -> dict[str, Any]:
+    """Plan a chain, and bound it."""
+    chain = bottlenecks(count)
+    budget = int(share * sum(b.options[0].saved_bytes for b in chain.blocks))
+    begin = time.perf_counter()
+    solution = solve(chain, budget)
+    seconds = time.perf_counter() - begin
+    if solution is None:
+        return {"feasible": False, "budget": budget, "least": minimum_budget(chain)}
+    bound = solve(chain, budget, rounding="down") if count <= 339 else None
+    return {
+        "feasible": True,
+        "budget": budget,
+        "seconds": seconds,
+        "ratio": solution.seconds
+        / sum(b.options[0].forward_seconds + b.options[0].backward_seconds for b in chain.blocks),
+        "gap": None if bound is None else solution.seconds / bound.seconds - 1,
+        "placement": None,
+    }
+
+
+def network_case(name: str, share: float) -> dict[str, Any]:
+    """Plan a network, from its layers to verified addresses."""
+    entry, backend = MODELS[name], NullBackend()
+    batch = 1 if name in ("resnet1001", "resnet2500") else 8
+    shape = (batch, entry.channels, entry.image_side, entry.image_side)
+    graph = lower(training_graph(forward_graph(build_model(name), shape), SGD(0.1, momentum=0.9)), backend)
+    costs = estimate(graph, backend)
+    problem = Problem(graph, costs, Kernels.FIXED, lay_out_state(graph))
+    chain = chain_model(graph, costs, [least_workspace(costs, Kernels.FIXED)]).chain
+    held = background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
+    held += sum(block.options[0].saved_bytes for block in chain.blocks)
+    budget = problem.state.nbytes + int(share * held)
+    begin = time.perf_counter()
+    graph = lower(training_graph(forward_graph(build_model(name), shape), SGD(0.1, momentum=0.9)), backend)
+    problem = Problem(graph, estimate(graph, backend), Kernels.FIXED, lay_out_state(graph))
+    try:
+        plan = make_plan(problem, "chain", budget)
+    except BudgetError as error:
+        return {"feasible": False, "budget": budget, "least": error.least_bytes}
+    seconds = time.perf_counter() - begin
+    once = sum(costs.fastest_seconds(op.id) for op in graph.ops)
+    return {
+        "feasible": True,
+        "budget": budget,
+        "seconds": seconds,
+        "ratio": plan.predicted_seconds / once,
+        "gap": plan.predicted_seconds / plan.lower_bound_seconds - 1,
+        "placement": plan.peak_bytes / plan.live_peak_bytes,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
