@@ -1,39 +1,121 @@
-"""Certified lower bounds on the time of a step within a budget."""
+"""A certified lower bound on the time of a step within a budget, for every plan that moves nothing out.
+
+Every operation runs once. At the moment when the gradient of the loss is computed, the forward operations that lead to
+it have run, and none of those that depend on it has. Whatever the latter read is in memory then, or is made again
+later, by an operation whose inputs are in memory then or are made again too. The forward pass is cut into its blocks; within
+one, every set of tensors that may be held is looked at, with what must run again beside it, while tensors of other
+blocks are taken to be there for nothing. Choosing one set for each block is a multiple-choice knapsack, and its linear
+relaxation, over the lower convex hull of each block's sets, is the bound. It holds for plans that store a tensor for a
+while only, and for orders that no strategy here would try.
+
+Of blocks of more than `TENSORS` tensors the smaller ones are taken to be there for nothing: still a bound, but lower.
+
+Source: the bound is ours; the greedy solution of the relaxation is Zemel's (1980).
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
 from ..layers.graph import FED, STATE, Graph, Phase, Role
+from ..layers.kinds import KINDS
 from .costs import CostTable
 from .draft import aligned_size
 
+TENSORS = 14
+"""Tensors of one block whose sets are all looked at."""
+
+Segment = tuple[float, int]
+"""Seconds saved by each byte, and for how many bytes."""
+
 
 def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float:
-    """No plan without transfers is faster, persistent or not.
-
-    Every operation runs once. When the gradient of the loss is computed, the forward operations that lead to it have
-    run, and none of the operations that depend on it has; so each of the former whose outputs one of the latter reads
-    either has those bytes in memory or runs again later. Choosing what to hold is a knapsack; its linear relaxation is
-    a lower bound. State and fed tensors take their share of the budget first, as they are there at that time (of the
-    fed ones only those that are read later).
-    """
+    """No plan without transfers is faster, whether it keeps what it stores or not."""
     once = sum(costs.fastest_seconds(op.id) for op in graph.ops)
     before, wanted = _around_the_gradient(graph)
+    kept = {t for number in before for t in _kept(graph, number)}
+    never_again = kept & wanted
     room = budget_bytes
     for tensor in graph.tensors:
-        if tensor.role in STATE or (tensor.role in FED and tensor.id in wanted):
+        fed = tensor.role in FED and tensor.id in wanted
+        if tensor.role in STATE or fed or tensor.id in never_again:
             room -= aligned_size(tensor)
-    held: list[tuple[float, int, float]] = []
-    for number in before:
-        nbytes = sum(aligned_size(graph.tensors[t]) for t in graph.ops[number].outputs if t in wanted)
-        if nbytes:
-            seconds = costs.fastest_seconds(number)
-            held.append((seconds / nbytes, nbytes, seconds))
+    blocks: dict[int, list[int]] = defaultdict(list)
+    for number in sorted(before):
+        blocks[graph.ops[number].block].append(number)
+    known: dict[Hashable, tuple[float, list[Segment]]] = {}
     again = 0.0
-    for rate, nbytes, seconds in sorted(held, reverse=True):
-        kept = min(nbytes, max(room, 0))
-        room -= kept
-        again += seconds if kept == 0 else rate * (nbytes - kept)
-    return once + again
+    segments: list[Segment] = []
+    for ops in blocks.values():
+        key = _wiring(graph, ops, wanted)
+        if key not in known:
+            known[key] = _sets(graph, costs, ops, wanted, kept)
+        nothing_held, steps = known[key]
+        again += nothing_held
+        segments += steps
+    for saved_per_byte, nbytes in sorted(segments, reverse=True):
+        held = min(nbytes, max(room, 0))
+        room -= held
+        again -= saved_per_byte * held
+    return once + max(again, 0.0)
+
+
+def _kept(graph: Graph, number: int) -> list[int]:
+    op = graph.ops[number]
+    return [op.outputs[i] for i in KINDS[op.kind].kept if i < len(op.outputs)]
+
+
+def _wiring(graph: Graph, ops: Sequence[int], wanted: set[int]) -> Hashable:
+    """Equal for lists of operations that differ in nothing but names."""
+    local: dict[int, int] = {}
+    wires = []
+    for op in map(graph.ops.__getitem__, ops):
+        tensors = [local.setdefault(t, len(local)) for t in (*op.inputs, *op.outputs)]
+        wires.append((graph.signature(op), tuple(tensors), tuple(t in wanted for t in op.outputs)))
+    return tuple(wires)
+
+
+def _sets(
+    graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: set[int]
+) -> tuple[float, list[Segment]]:
+    """Seconds that run again where a block holds nothing, and the lower hull of (bytes held, seconds) from there on."""
+    made = [t for op in ops for t in graph.ops[op].outputs if t not in kept]
+    sizes = {t: aligned_size(graph.tensors[t]) for t in made}
+    looked_at = sorted((t for t in made if sizes[t]), key=lambda t: (-sizes[t], t))[:TENSORS]
+    masks = np.arange(2 ** len(looked_at))
+    held = {t: (masks >> bit & 1).astype(bool) for bit, t in enumerate(looked_at)}
+    nbytes = sum((held[t] * sizes[t] for t in looked_at), np.zeros(len(masks), np.int64))
+    missing = {t: ~held[t] if t in wanted else np.zeros(len(masks), bool) for t in looked_at}
+    seconds = np.zeros(len(masks))
+    for number in reversed(ops):
+        op = graph.ops[number]
+        runs = np.zeros(len(masks), bool)
+        for t in op.outputs:
+            if t in missing:
+                runs |= missing[t]
+        seconds += runs * costs.fastest_seconds(number)
+        for t in op.inputs:
+            if t in missing:
+                missing[t] |= runs & ~held[t]
+    return _hull(nbytes.tolist(), seconds.tolist())
+
+
+def _hull(nbytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, list[Segment]]:
+    """The seconds at no bytes, and the segments of the lower convex hull from there, steepest first."""
+    points: list[tuple[int, float]] = []
+    for x, y in sorted(zip(nbytes, seconds, strict=True)):
+        if points and y >= points[-1][1]:
+            continue
+        while len(points) > 1 and (points[-1][1] - points[-2][1]) * (x - points[-2][0]) >= (y - points[-2][1]) * (
+            points[-1][0] - points[-2][0]
+        ):
+            points.pop()
+        points.append((x, y))
+    segments = [((a[1] - b[1]) / (b[0] - a[0]), b[0] - a[0]) for a, b in zip(points, points[1:], strict=False)]
+    return points[0][1], segments
 
 
 def _around_the_gradient(graph: Graph) -> tuple[list[int], set[int]]:
