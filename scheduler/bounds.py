@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -30,6 +31,8 @@ TENSORS = 14
 
 Segment = tuple[float, int]
 """Seconds saved by each byte, and for how many bytes."""
+Hull = tuple[float, list[Segment]]
+"""Seconds at the fewest bytes, and the segments of a lower convex hull from there, steepest first."""
 
 
 def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float:
@@ -46,7 +49,7 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
     blocks: dict[int, list[int]] = defaultdict(list)
     for number in sorted(before):
         blocks[graph.ops[number].block].append(number)
-    known: dict[Hashable, tuple[float, list[Segment]]] = {}
+    known: dict[Hashable, Hull] = {}
     again = 0.0
     segments: list[Segment] = []
     for ops in blocks.values():
@@ -78,9 +81,7 @@ def _wiring(graph: Graph, ops: Sequence[int], wanted: set[int]) -> Hashable:
     return tuple(wires)
 
 
-def _sets(
-    graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: set[int]
-) -> tuple[float, list[Segment]]:
+def _sets(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: set[int]) -> Hull:
     """Seconds that run again where a block holds nothing, and the lower hull of (bytes held, seconds) from there on."""
     made = [t for op in ops for t in graph.ops[op].outputs if t not in kept]
     sizes = {t: aligned_size(graph.tensors[t]) for t in made}
@@ -100,11 +101,11 @@ def _sets(
         for t in op.inputs:
             if t in missing:
                 missing[t] |= runs & ~held[t]
-    return _hull(nbytes.tolist(), seconds.tolist())
+    return lower_hull(nbytes.tolist(), seconds.tolist())
 
 
-def _hull(nbytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, list[Segment]]:
-    """The seconds at no bytes, and the segments of the lower convex hull from there, steepest first."""
+def lower_hull(nbytes: Sequence[int], seconds: Sequence[float]) -> Hull:
+    """The seconds at the fewest bytes, and the segments of the lower convex hull from there, steepest first."""
     points: list[tuple[int, float]] = []
     for x, y in sorted(zip(nbytes, seconds, strict=True)):
         if points and y >= points[-1][1]:
@@ -114,7 +115,7 @@ def _hull(nbytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, list[
         ):
             points.pop()
         points.append((x, y))
-    segments = [((a[1] - b[1]) / (b[0] - a[0]), b[0] - a[0]) for a, b in zip(points, points[1:], strict=False)]
+    segments = [((a[1] - b[1]) / (b[0] - a[0]), b[0] - a[0]) for a, b in pairwise(points)]
     return points[0][1], segments
 
 

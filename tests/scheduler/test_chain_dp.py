@@ -7,6 +7,7 @@ import random
 import pytest
 
 from bathyal.memory.errors import BudgetError, ConfigError, PlanError
+from bathyal.scheduler.chain_bound import chain_bound_seconds
 from bathyal.scheduler.chain_dp import (
     Backward,
     Block,
@@ -183,6 +184,29 @@ def test_time_never_rises_with_the_budget_at_one_unit():
         least = minimum_budget(chain)
         times = [replay(chain, solve(chain, b, EXACT), b) for b in range(least, least + 30)]
         assert times == sorted(times, reverse=True)
+
+
+def test_no_plan_is_faster_than_the_bound_of_the_chain():
+    rng = random.Random(11)
+    tight = 0
+    for _ in range(300):
+        chain = random_chain(rng, rng.randint(1, 6), options=rng.randint(1, 3), wild=6)
+        least = minimum_budget(chain)
+        whole = sum(min(o.forward_seconds + o.backward_seconds for o in b.options) for b in chain.blocks)
+        for budget in (least, least + rng.randint(1, 30), 10**6):
+            bound, found = chain_bound_seconds(chain, budget), solve(chain, budget, EXACT)
+            assert found is not None
+            assert bound <= found.seconds + 1e-9
+            assert bound >= whole - 1e-9
+            tight += abs(bound - found.seconds) < 1e-9
+        assert chain_bound_seconds(chain, 10**6) == pytest.approx(whole)
+    assert tight > 400
+    chain = bottlenecks(6, 32, 120, 6)
+    for share in (0.25, 0.5):
+        budget = int(share * sum(b.options[0].saved_bytes for b in chain.blocks))
+        found = solve(chain, budget)
+        assert found is not None
+        assert chain_bound_seconds(chain, budget) <= found.seconds <= 1.03 * chain_bound_seconds(chain, budget)
 
 
 def scaled(chain, factor, rng):
