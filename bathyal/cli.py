@@ -18,7 +18,7 @@ from .engine.settings import BACKENDS, COSTS
 from .layers.builder import DTYPES
 from .memory.errors import BathyalError
 from .scheduler.kernels import Kernels
-from .scheduler.planner import STRATEGIES
+from .scheduler.strategies import SPELLINGS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,7 +57,7 @@ def _network(command: argparse.ArgumentParser) -> None:
     command.add_argument("--classes", type=int, default=None, help="number of classes")
     command.add_argument("--variant", default=None, help="'today' or 'paper', where a network has both")
     command.add_argument("--memory", default=None, help="the budget: '400 MiB', '1 GB', bytes; default: 80 %% of free")
-    command.add_argument("--strategy", default="auto", help=f"one of {', '.join(STRATEGIES)} (default: auto)")
+    command.add_argument("--strategy", default="auto", help=f"one of {', '.join(SPELLINGS)} (default: auto)")
     command.add_argument(
         "--kernels",
         choices=[k.value for k in Kernels],

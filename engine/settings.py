@@ -15,7 +15,7 @@ from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
 from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
 from ..scheduler.kernels import Kernels
-from ..scheduler.planner import STRATEGIES
+from ..scheduler.strategies import parse_strategy
 from .backends.backend import Backend
 from .backends.null import NullBackend
 from .backends.onednn import OneDnnBackend
@@ -85,7 +85,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         as_shape(self.input_shape)
-        one_of("strategy", self.strategy, STRATEGIES)
+        parse_strategy(self.strategy)
         one_of("kernels", self.kernels, [k.value for k in Kernels])
         one_of("backend", self.backend, [AUTO, *BACKENDS])
         one_of("dtype", self.dtype, DTYPES)

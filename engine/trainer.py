@@ -106,7 +106,7 @@ class Trainer:
             input_shape: (N, C, H, W) of a full batch.
             optimizer: plain SGD by default.
             memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
-            strategy: "auto", "keep", "liveness" or "chain".
+            strategy: "auto", "keep", "liveness", "chain", "sequential", "sequential:K" or "revolve".
             kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
             backend: what computes: "auto", "onednn", "reference" or "null".
             dtype: "float32" or "float64".
