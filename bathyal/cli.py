@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", help="say how a network would be trained within a budget, without training it")
     _network(plan)
+    plan_command.add_arguments(plan)
     plan.set_defaults(run=plan_command.run)
 
     compare = commands.add_parser("compare", help="train side by side with PyTorch under the same limit on memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from .engine.session import Mode, Planned, Session, default_memory, mode_graph, plan_without_memory
@@ -12,6 +13,20 @@ from .memory.errors import BudgetError
 from .memory.sizes import format_size, parse_size
 from .network_options import NetworkChoice, choose
 from .scheduler.draft import aligned_size
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What planning alone takes."""
+    command.add_argument(
+        "--save-plan", type=file_name, default=None, metavar="FILE", help="write the plan for `bathyal train --plan`"
+    )
+
+
+def file_name(text: str) -> Path:
+    """A file given on the command line."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected the name of a file, got an empty text")
+    return Path(text)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
         document |= {"min_budget_bytes": error.least_bytes, "layers": graph.layers, "parameters": graph.parameters}
         print(json.dumps({**document, "ops": len(graph.ops), "message": str(error)}))
         return 1
+    if options.save_plan is not None:
+        planned.save(options.save_plan)
     if options.json:
         print(json.dumps(summary(planned)))
     else:

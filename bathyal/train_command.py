@@ -51,6 +51,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--checkpoint", type=_folder, default=None, metavar="DIR", help="keep checkpoints in this folder"
     )
     command.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS", help="(default: 100)")
+    command.add_argument(
+        "--plan",
+        type=plan_command.file_name,
+        default=None,
+        metavar="FILE",
+        help="follow a plan saved by `bathyal plan --save-plan`",
+    )
     command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --checkpoint")
 
 
@@ -82,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
         costs=options.costs,
         learning_rate=schedule(options, data.train),
         progress=sys.stderr.isatty(),
+        plan=options.plan,
     )
     with trainer, stopping() as stopped:
         resume(options, trainer)
