@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from . import picture, plan_picture
 from .engine.session import Mode, Planned, Session, default_memory, mode_graph, plan_without_memory
+from .layers.graph import Graph
 from .memory.errors import BudgetError
 from .memory.sizes import format_size, parse_size
 from .network_options import NetworkChoice, choose
@@ -19,6 +21,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """What planning alone takes."""
     command.add_argument(
         "--save-plan", type=file_name, default=None, metavar="FILE", help="write the plan for `bathyal train --plan`"
+    )
+    command.add_argument(
+        "--plot",
+        type=file_name,
+        default=None,
+        metavar="FILE",
+        help="draw the step's bytes over its seconds (.png, .svg, .pdf)",
     )
 
 
@@ -31,6 +40,8 @@ def file_name(text: str) -> Path:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan; status 1 when there is none within the budget."""
+    if options.plot is not None:
+        picture.require(options.plot)
     choice = choose(options)
     budget = default_memory() if options.memory is None else parse_size(options.memory)
     try:
@@ -45,16 +56,18 @@ def run(options: argparse.Namespace) -> int:
         return 1
     if options.save_plan is not None:
         planned.save(options.save_plan)
+    if options.plot is not None:
+        picture.write(plan_picture.draw(planned), options.plot)
     if options.json:
         print(json.dumps(summary(planned)))
     else:
-        print(describe(choice, planned))
+        print(describe(choice, planned.graph))
         print(planned.explain())
     return 0
 
 
 def _planned(choice: NetworkChoice, budget_bytes: int) -> Planned:
-    if choice.settings.backend == "null" or choice.settings.costs == "analytic":
+    if not choice.settings.measured:
         return plan_without_memory(choice.network, choice.settings, budget_bytes)
     session = Session(choice.network, choice.settings, progress=sys.stderr.isatty())
     try:
@@ -63,9 +76,8 @@ def _planned(choice: NetworkChoice, budget_bytes: int) -> Planned:
         session.close()
 
 
-def describe(choice: NetworkChoice, planned: Planned) -> str:
-    """One line on what is planned."""
-    graph = planned.graph
+def describe(choice: NetworkChoice, graph: Graph) -> str:
+    """One line on what is planned: a lowered graph."""
     shape = "×".join(str(n) for n in choice.settings.input_shape)
     return (
         f"{graph.name}: {graph.layers} layers, {graph.parameters / 1e6:.2f} M parameters, "

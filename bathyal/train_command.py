@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         if options.checkpoint is not None:
             checkpoint.prepare(options.checkpoint)
         if not options.json:
-            print(plan_command.describe(data.choice, planned))
+            print(plan_command.describe(data.choice, planned.graph))
             print(planned.explain().split("\n", 1)[0], flush=True)
         results = train(options, trainer, data.train, stopped)
         evaluation = trainer.evaluate(data.held_out) if data.held_out is not None and not stopped() else None

@@ -117,19 +117,26 @@ def only_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTa
     return CostTable(tuple(rows))
 
 
-def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
-    """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
+def problem_without_memory(
+    network: Layer, settings: Settings, mode: Mode = Mode.TRAINING
+) -> tuple[Problem, Surroundings]:
+    """What there is to plan, by analytic costs and without an arena: networks of any size."""
     backend = settings.make_backend()
-    begin = time.perf_counter()
-    # A kernel's workspace may depend on the number of threads.
     threads = settings.threads or usable_cores()
+    # A kernel's workspace may depend on the number of threads.
     with threadpool_limits(threads):
         surroundings = Surroundings(backend.name, backend.version(), threads)
         graph = lower(mode_graph(network, settings, mode, settings.input_shape[0]), backend)
         costs = estimate(graph, backend)
-    problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph))
+    return Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph)), surroundings
+
+
+def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
+    """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
+    begin = time.perf_counter()
+    problem, surroundings = problem_without_memory(network, settings, mode)
     plan = make_plan(problem, settings.strategy, budget_bytes)
-    return Planned(graph, costs, plan, time.perf_counter() - begin, surroundings)
+    return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, surroundings)
 
 
 class Session:
@@ -235,7 +242,12 @@ class Session:
             self._programs[key] = (planned, executor)
         return self._programs[key]
 
-    def _plan(self, mode: Mode, batch: int) -> Planned:
+    @property
+    def problem(self) -> Problem:
+        """What there is to plan for the training step of a full batch; its kernels are timed if costs are measured."""
+        return self._problem(Mode.TRAINING, self.settings.input_shape[0])
+
+    def _problem(self, mode: Mode, batch: int) -> Problem:
         device = self.device  # sets the number of threads, which a kernel's workspace may depend on
         graph = lower(mode_graph(self.network, self.settings, mode, batch), self.backend)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
@@ -251,15 +263,19 @@ class Session:
             )
         else:
             costs = estimate(graph, self.backend)
-        begin = time.perf_counter()
         layout = lay_out_state(graph) if training_batch else self.state_layout
-        problem = Problem(graph, costs, Kernels(self.settings.kernels), layout)
+        return Problem(graph, costs, Kernels(self.settings.kernels), layout)
+
+    def _plan(self, mode: Mode, batch: int) -> Planned:
+        problem = self._problem(mode, batch)
+        begin = time.perf_counter()
         strategy = self.settings.strategy if mode is Mode.TRAINING else "liveness"
         here = Surroundings(self.backend.name, self.backend.version(), self.threads)
+        training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         plan = self._checked_saved_plan(problem, here) if training_batch else None
         plan = plan or self._plan_with_known_kernels(problem, strategy, kernel_key(mode, batch))
-        plan = plan or make_plan(problem, strategy, device.arena.nbytes)
-        return Planned(graph, costs, plan, time.perf_counter() - begin, here)
+        plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
+        return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
 
     def _checked_saved_plan(self, problem: Problem, here: Surroundings) -> Plan | None:
         saved = self.saved_plan

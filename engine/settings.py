@@ -97,6 +97,11 @@ class Settings:
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ConfigError("seed", "a whole number from 0 to 2⁶³ − 1", repr(self.seed))
 
+    @property
+    def measured(self) -> bool:
+        """Whether planning times kernels, for which it needs memory."""
+        return self.costs == "measured" and self.backend != "null"
+
     def make_backend(self) -> Backend:
         """The backend of that name; raises DeviceError when its library is missing, but for "auto"."""
         if self.backend != AUTO:
