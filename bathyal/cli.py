@@ -13,12 +13,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import compare_command, info_command, plan_command, train_command
+from . import compare_command, curve_command, info_command, plan_command, train_command
 from .engine.settings import BACKENDS, COSTS
 from .layers.builder import DTYPES
 from .memory.errors import BathyalError
 from .scheduler.kernels import Kernels
-from .scheduler.planner import STRATEGIES
+from .scheduler.strategies import SPELLINGS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,13 @@ def parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", help="say how a network would be trained within a budget, without training it")
     _network(plan)
+    plan_command.add_arguments(plan)
     plan.set_defaults(run=plan_command.run)
+
+    curve = commands.add_parser("curve", help="what a step takes at budgets from the least to no limit, by strategy")
+    _network(curve, budget=False)
+    curve_command.add_arguments(curve)
+    curve.set_defaults(run=curve_command.run)
 
     compare = commands.add_parser("compare", help="train side by side with PyTorch under the same limit on memory")
     _network(compare)
@@ -49,15 +55,18 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _network(command: argparse.ArgumentParser) -> None:
-    """The arguments that say what is planned and how."""
+def _network(command: argparse.ArgumentParser, *, budget: bool = True) -> None:
+    """The arguments that say what is planned and how, by default with a budget and a strategy."""
     command.add_argument("model", help="a bundled network, see `bathyal info`, or resnet:N1,N2,N3,N4")
     command.add_argument("--batch", type=int, default=None, help="images per step")
     command.add_argument("--image", type=int, default=None, help="side of the images in pixels")
     command.add_argument("--classes", type=int, default=None, help="number of classes")
     command.add_argument("--variant", default=None, help="'today' or 'paper', where a network has both")
-    command.add_argument("--memory", default=None, help="the budget: '400 MiB', '1 GB', bytes; default: 80 %% of free")
-    command.add_argument("--strategy", default="auto", help=f"one of {', '.join(STRATEGIES)} (default: auto)")
+    if budget:
+        command.add_argument(
+            "--memory", default=None, help="the budget: '400 MiB', '1 GB', bytes; default: 80 %% of free"
+        )
+        command.add_argument("--strategy", default="auto", help=f"one of {', '.join(SPELLINGS)} (default: auto)")
     command.add_argument(
         "--kernels",
         choices=[k.value for k in Kernels],

@@ -15,7 +15,7 @@ from .memory.available import free_memory
 from .memory.errors import DeviceError
 from .memory.sizes import format_size
 from .models.registry import MODELS
-from .scheduler.planner import STRATEGIES
+from .scheduler.strategies import SPELLINGS
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def facts() -> dict[str, Any]:
         "free_bytes": free_memory(),
         "default_budget_bytes": default_memory(),
         "backends": {name: _version(make) for name, make in BACKENDS.items()},
-        "strategies": list(STRATEGIES),
+        "strategies": list(SPELLINGS),
         "models": {name: entry.description for name, entry in MODELS.items()},
     }
 

@@ -5,17 +5,43 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+from . import picture, plan_picture
 from .engine.session import Mode, Planned, Session, default_memory, mode_graph, plan_without_memory
+from .layers.graph import Graph
 from .memory.errors import BudgetError
 from .memory.sizes import format_size, parse_size
 from .network_options import NetworkChoice, choose
 from .scheduler.draft import aligned_size
 
 
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What planning alone takes."""
+    command.add_argument(
+        "--save-plan", type=file_name, default=None, metavar="FILE", help="write the plan for `bathyal train --plan`"
+    )
+    command.add_argument(
+        "--plot",
+        type=file_name,
+        default=None,
+        metavar="FILE",
+        help="draw the step's bytes over its seconds (.png, .svg, .pdf)",
+    )
+
+
+def file_name(text: str) -> Path:
+    """A file given on the command line."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected the name of a file, got an empty text")
+    return Path(text)
+
+
 def run(options: argparse.Namespace) -> int:
     """Print the plan; status 1 when there is none within the budget."""
+    if options.plot is not None:
+        picture.require(options.plot)
     choice = choose(options)
     budget = default_memory() if options.memory is None else parse_size(options.memory)
     try:
@@ -28,16 +54,20 @@ def run(options: argparse.Namespace) -> int:
         document |= {"min_budget_bytes": error.least_bytes, "layers": graph.layers, "parameters": graph.parameters}
         print(json.dumps({**document, "ops": len(graph.ops), "message": str(error)}))
         return 1
+    if options.save_plan is not None:
+        planned.save(options.save_plan)
+    if options.plot is not None:
+        picture.write(plan_picture.draw(planned), options.plot)
     if options.json:
         print(json.dumps(summary(planned)))
     else:
-        print(describe(choice, planned))
+        print(describe(choice, planned.graph))
         print(planned.explain())
     return 0
 
 
 def _planned(choice: NetworkChoice, budget_bytes: int) -> Planned:
-    if choice.settings.backend == "null" or choice.settings.costs == "analytic":
+    if not choice.settings.measured:
         return plan_without_memory(choice.network, choice.settings, budget_bytes)
     session = Session(choice.network, choice.settings, progress=sys.stderr.isatty())
     try:
@@ -46,9 +76,8 @@ def _planned(choice: NetworkChoice, budget_bytes: int) -> Planned:
         session.close()
 
 
-def describe(choice: NetworkChoice, planned: Planned) -> str:
-    """One line on what is planned."""
-    graph = planned.graph
+def describe(choice: NetworkChoice, graph: Graph) -> str:
+    """One line on what is planned: a lowered graph."""
     shape = "×".join(str(n) for n in choice.settings.input_shape)
     return (
         f"{graph.name}: {graph.layers} layers, {graph.parameters / 1e6:.2f} M parameters, "
@@ -72,6 +101,7 @@ def summary(planned: Planned) -> dict[str, Any]:
         "keep_bytes": sum(aligned_size(tensor) for tensor in graph.tensors),
         "predicted_seconds": plan.predicted_seconds,
         "lower_bound_seconds": plan.lower_bound_seconds,
+        "chain_bound_seconds": plan.chain_bound_seconds,
         "recomputed_ops": plan.recomputed_ops,
         "ops": len(graph.ops),
         "layers": graph.layers,

@@ -51,6 +51,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--checkpoint", type=_folder, default=None, metavar="DIR", help="keep checkpoints in this folder"
     )
     command.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS", help="(default: 100)")
+    command.add_argument(
+        "--plan",
+        type=plan_command.file_name,
+        default=None,
+        metavar="FILE",
+        help="follow a plan saved by `bathyal plan --save-plan`",
+    )
     command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in --checkpoint")
 
 
@@ -82,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
         costs=options.costs,
         learning_rate=schedule(options, data.train),
         progress=sys.stderr.isatty(),
+        plan=options.plan,
     )
     with trainer, stopping() as stopped:
         resume(options, trainer)
@@ -89,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
         if options.checkpoint is not None:
             checkpoint.prepare(options.checkpoint)
         if not options.json:
-            print(plan_command.describe(data.choice, planned))
+            print(plan_command.describe(data.choice, planned.graph))
             print(planned.explain().split("\n", 1)[0], flush=True)
         results = train(options, trainer, data.train, stopped)
         evaluation = trainer.evaluate(data.held_out) if data.held_out is not None and not stopped() else None

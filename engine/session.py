@@ -34,9 +34,11 @@ from ..scheduler.kernels import Kernels
 from ..scheduler.placement import StateLayout, lay_out_state
 from ..scheduler.plan import Plan
 from ..scheduler.planner import Problem, make_plan
+from ..scheduler.verify import verify
 from .backends.backend import Backend
 from .executor import Executor
 from .lowering import lower
+from .plan_file import SavedPlan, Surroundings, load_plan, require_match, save_plan
 from .profile import cache_folder, estimate, measure
 from .settings import Settings, usable_cores
 
@@ -68,16 +70,22 @@ class Planned:
         costs: kernels and seconds.
         plan: verified.
         planning_seconds: time that planning took.
+        surroundings: what the kernels belong to.
     """
 
     graph: Graph
     costs: CostTable
     plan: Plan
     planning_seconds: float
+    surroundings: Surroundings
 
     def explain(self) -> str:
         """The plan in words and tables."""
         return explain(self.plan, self.graph, self.costs)
+
+    def save(self, path: Path) -> None:
+        """Write the plan to a file; see `plan_file.save_plan`."""
+        save_plan(path, self.plan, self.graph, self.surroundings, self.kernel_names)
 
     @property
     def kernel_names(self) -> tuple[str, ...]:
@@ -109,17 +117,26 @@ def only_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTa
     return CostTable(tuple(rows))
 
 
-def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
-    """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
+def problem_without_memory(
+    network: Layer, settings: Settings, mode: Mode = Mode.TRAINING
+) -> tuple[Problem, Surroundings]:
+    """What there is to plan, by analytic costs and without an arena: networks of any size."""
     backend = settings.make_backend()
-    begin = time.perf_counter()
+    threads = settings.threads or usable_cores()
     # A kernel's workspace may depend on the number of threads.
-    with threadpool_limits(settings.threads or usable_cores()):
+    with threadpool_limits(threads):
+        surroundings = Surroundings(backend.name, backend.version(), threads)
         graph = lower(mode_graph(network, settings, mode, settings.input_shape[0]), backend)
         costs = estimate(graph, backend)
-    problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph))
+    return Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph)), surroundings
+
+
+def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
+    """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
+    begin = time.perf_counter()
+    problem, surroundings = problem_without_memory(network, settings, mode)
     plan = make_plan(problem, settings.strategy, budget_bytes)
-    return Planned(graph, costs, plan, time.perf_counter() - begin)
+    return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, surroundings)
 
 
 class Session:
@@ -133,6 +150,7 @@ class Session:
         make_device: Callable[[Arena], Device] = HostDevice,
         cache: Path | None = None,
         progress: bool = False,
+        plan_file: Path | None = None,
     ) -> None:
         self.network = network
         self.settings = settings
@@ -142,6 +160,8 @@ class Session:
         self._make_device = make_device
         self._cache = cache or cache_folder()
         self._progress = progress
+        self._plan_file = plan_file
+        self._saved: SavedPlan | None = None
         self._device: Device | None = None
         self._programs: dict[tuple[Mode, int], tuple[Planned, Executor]] = {}
         self._limits: Any = None
@@ -171,9 +191,12 @@ class Session:
                 f"{self.settings.input_shape}, {format_size_exact(batch_bytes)}",
                 "Give a smaller batch or smaller images.",
             )
-        if self.settings.memory is None:
-            return default_memory()
-        budget = parse_size(self.settings.memory)
+        saved, memory = self.saved_plan, self.settings.memory
+        if memory is None:
+            return default_memory() if saved is None else self._within(saved.plan.budget_bytes, free)
+        return self._within(parse_size(memory), free)
+
+    def _within(self, budget: int, free: int) -> int:
         if budget > free:
             raise BudgetError(
                 "memory",
@@ -182,6 +205,17 @@ class Session:
                 "Give less, or end other programs.",
             )
         return budget
+
+    @property
+    def saved_plan(self) -> SavedPlan | None:
+        """What the plan file holds, where one was given; read once.
+
+        Raises:
+            PlanError: it cannot be read.
+        """
+        if self._saved is None and self._plan_file is not None:
+            self._saved = load_plan(self._plan_file)
+        return self._saved
 
     @property
     def training(self) -> Planned:
@@ -208,7 +242,12 @@ class Session:
             self._programs[key] = (planned, executor)
         return self._programs[key]
 
-    def _plan(self, mode: Mode, batch: int) -> Planned:
+    @property
+    def problem(self) -> Problem:
+        """What there is to plan for the training step of a full batch; its kernels are timed if costs are measured."""
+        return self._problem(Mode.TRAINING, self.settings.input_shape[0])
+
+    def _problem(self, mode: Mode, batch: int) -> Problem:
         device = self.device  # sets the number of threads, which a kernel's workspace may depend on
         graph = lower(mode_graph(self.network, self.settings, mode, batch), self.backend)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
@@ -224,13 +263,30 @@ class Session:
             )
         else:
             costs = estimate(graph, self.backend)
-        begin = time.perf_counter()
         layout = lay_out_state(graph) if training_batch else self.state_layout
-        problem = Problem(graph, costs, Kernels(self.settings.kernels), layout)
+        return Problem(graph, costs, Kernels(self.settings.kernels), layout)
+
+    def _plan(self, mode: Mode, batch: int) -> Planned:
+        problem = self._problem(mode, batch)
+        begin = time.perf_counter()
         strategy = self.settings.strategy if mode is Mode.TRAINING else "liveness"
-        plan = self._plan_with_known_kernels(problem, strategy, kernel_key(mode, batch))
-        plan = plan or make_plan(problem, strategy, device.arena.nbytes)
-        return Planned(graph, costs, plan, time.perf_counter() - begin)
+        here = Surroundings(self.backend.name, self.backend.version(), self.threads)
+        training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
+        plan = self._checked_saved_plan(problem, here) if training_batch else None
+        plan = plan or self._plan_with_known_kernels(problem, strategy, kernel_key(mode, batch))
+        plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
+        return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
+
+    def _checked_saved_plan(self, problem: Problem, here: Surroundings) -> Plan | None:
+        saved = self.saved_plan
+        if saved is None or self._plan_file is None:
+            return None
+        require_match(self._plan_file, saved, problem.graph, problem.costs, here, self.device.arena.nbytes)
+        verify(saved.plan, problem.graph, problem.costs, problem.state)
+        known = self.known_kernels.get(kernel_key(Mode.TRAINING, self.settings.input_shape[0]))
+        if known is not None and known != saved.kernels:
+            logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")
+        return saved.plan
 
     def _plan_with_known_kernels(self, problem: Problem, strategy: str, key: str) -> Plan | None:
         if key not in self.known_kernels:

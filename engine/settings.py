@@ -15,7 +15,7 @@ from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
 from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
 from ..scheduler.kernels import Kernels
-from ..scheduler.planner import STRATEGIES
+from ..scheduler.strategies import parse_strategy
 from .backends.backend import Backend
 from .backends.null import NullBackend
 from .backends.onednn import OneDnnBackend
@@ -85,7 +85,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         as_shape(self.input_shape)
-        one_of("strategy", self.strategy, STRATEGIES)
+        parse_strategy(self.strategy)
         one_of("kernels", self.kernels, [k.value for k in Kernels])
         one_of("backend", self.backend, [AUTO, *BACKENDS])
         one_of("dtype", self.dtype, DTYPES)
@@ -96,6 +96,11 @@ class Settings:
             raise ConfigError("threads", "a whole number of at least 1", repr(self.threads))
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ConfigError("seed", "a whole number from 0 to 2⁶³ − 1", repr(self.seed))
+
+    @property
+    def measured(self) -> bool:
+        """Whether planning times kernels, for which it needs memory."""
+        return self.costs == "measured" and self.backend != "null"
 
     def make_backend(self) -> Backend:
         """The backend of that name; raises DeviceError when its library is missing, but for "auto"."""

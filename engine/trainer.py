@@ -98,6 +98,7 @@ class Trainer:
         make_device: Callable[[Arena], Device] = HostDevice,
         cache: Path | str | None = None,
         progress: bool = False,
+        plan: Path | str | None = None,
     ) -> None:
         """Store what to train and how.
 
@@ -106,7 +107,7 @@ class Trainer:
             input_shape: (N, C, H, W) of a full batch.
             optimizer: plain SGD by default.
             memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
-            strategy: "auto", "keep", "liveness" or "chain".
+            strategy: "auto", "keep", "liveness", "chain", "sequential", "sequential:K" or "revolve".
             kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
             backend: what computes: "auto", "onednn", "reference" or "null".
             dtype: "float32" or "float64".
@@ -117,6 +118,8 @@ class Trainer:
             make_device: what owns the arena and its queues.
             cache: folder for measured seconds.
             progress: whether bars are shown while profiling.
+            plan: file of a plan for full batches, written by `save_plan` or `bathyal plan --save-plan`; without `memory`
+                its budget is taken. It is read with the first use and raises PlanError if it belongs to something else.
 
         Raises:
             ConfigError: a choice that makes no sense.
@@ -146,6 +149,7 @@ class Trainer:
             make_device=make_device,
             cache=None if cache is None else Path(cache),
             progress=progress,
+            plan_file=None if plan is None else Path(plan),
         )
         self._state: State | None = None
         self._classes = 0
@@ -164,6 +168,15 @@ class Trainer:
     def explain(self) -> str:
         """The plan in words and tables."""
         return self.planned.explain()
+
+    def save_plan(self, path: Path | str) -> None:
+        """Write the plan of the training step to a file, aside and renamed, for `Trainer(plan=...)`.
+
+        Raises:
+            ConfigError: there is something at `path` that is no regular file.
+            OSError: it cannot be written; what was there is unharmed.
+        """
+        self.planned.save(Path(path))
 
     @property
     def arena_bytes(self) -> int:

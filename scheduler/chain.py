@@ -66,13 +66,14 @@ class Route:
     kernels: int
 
 
-def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice]) -> ChainModel:
+def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice], *, search: bool = True) -> ChainModel:
     """The numbers of every block and the ways through it.
 
     Args:
         graph: lowered, with blocks.
         costs: kernels and seconds.
         choices: of kernels; every option takes one of them. They agree on the forward pass.
+        search: whether other ways are looked for than the one that saves all and repeats nothing.
     """
     passes = [Passes(graph, costs, choose) for choose in choices]
     blocks = split_blocks(graph)
@@ -85,7 +86,7 @@ def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice]) -> Ch
         ops = [*block.forward, *block.backward]
         key = _wiring(graph, block, output, incoming, ops)
         if key not in known:
-            row, found = _describe(block, output, incoming, passes, last)
+            row, found = _describe(block, output, incoming, passes, last, search)
             place = {op: position for position, op in enumerate(ops)}
             known[key] = row, [Route(tuple(place[op] for op in route.backward), route.kernels) for route in found]
         row, places = known[key]
@@ -108,7 +109,7 @@ def _wiring(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequ
 
 
 def _describe(
-    block: BlockOps, output: int, incoming: int, passes: Sequence[Passes], last: bool
+    block: BlockOps, output: int, incoming: int, passes: Sequence[Passes], last: bool, search: bool
 ) -> tuple[Block, list[Route]]:
     """The numbers of a block, and the route of each of its options."""
     entering, first = block.input, passes[0]
@@ -122,7 +123,7 @@ def _describe(
         if number and all(kernels.choose(op) == first.choose(op) for op in block.backward):
             continue
         ways = [Way(block.saved, block.backward)]
-        if not last:
+        if search and not last:
             ways += find_ways(block, output, incoming, kernels)
         for way in ways:
             saved = sorted(way.saved)

@@ -21,6 +21,8 @@ def explain(plan: Plan, graph: Graph, costs: CostTable) -> str:
     again = timeline.seconds - once
     bound = plan.lower_bound_seconds
     over = f"{100 * (plan.predicted_seconds / bound - 1):.1f} % over the lower bound" if bound else "no lower bound"
+    if plan.chain_bound_seconds:
+        over += f", {100 * (plan.predicted_seconds / plan.chain_bound_seconds - 1):.1f} % over that of the chain"
     lines = [
         f"strategy {plan.strategy}: {format_size(plan.peak_bytes)} of {format_size(plan.budget_bytes)}, "
         f"at least {format_size(plan.min_budget_bytes)} ({plan.min_budget_bytes} bytes)",

@@ -36,17 +36,21 @@ def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
     return choose
 
 
-def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
-    """The fastest kernel for what runs once, after the loss; for all that may run again the choice of `otherwise`."""
+def fastest(costs: CostTable) -> Choice:
+    """The fastest kernel of each operation, whatever its workspace."""
 
     def choose(op: int) -> tuple[int, int]:
-        if graph.ops[op].phase is Phase.FORWARD:
-            return otherwise(op)
         options = costs.kernels[op]
         index = min(range(len(options)), key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
         return index, options[index].workspace_bytes
 
     return choose
+
+
+def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
+    """The fastest kernel for what runs once, after the loss; for all that may run again the choice of `otherwise`."""
+    fast = fastest(costs)
+    return lambda op: otherwise(op) if graph.ops[op].phase is Phase.FORWARD else fast(op)
 
 
 def fastest_that_fits(costs: CostTable, planned: Draft, room_bytes: int) -> Choice:

@@ -16,7 +16,7 @@ from ..memory.errors import PlanError
 NO_TENSOR = -1
 NO_INSTANCE = -1
 ALIGNMENT = 64
-FORMAT = 1
+FORMAT = 2
 
 
 def aligned(nbytes: int) -> int:
@@ -79,6 +79,8 @@ class Plan:
         min_budget_bytes: the smallest budget for which this strategy has a plan.
         predicted_seconds: by the cost table.
         lower_bound_seconds: no plan of this graph within this budget is faster, by the same cost table.
+        chain_bound_seconds: nor one that runs the blocks of the chain whole, each with one of the ways through it that
+            were found; 0 where no chain was planned.
     """
 
     strategy: str
@@ -91,6 +93,7 @@ class Plan:
     min_budget_bytes: int
     predicted_seconds: float
     lower_bound_seconds: float
+    chain_bound_seconds: float
 
     @property
     def recomputed_ops(self) -> int:

@@ -4,110 +4,131 @@ A strategy is a name for how orders of operations are proposed. A proposal is dr
 that fits the arena is given the fastest kernels that fit beside it. Pure: the same input gives the same plan.
 
 `keep` and `liveness` run the graph in its own order; `chain` does so too while that fits, then follows the optimal
-chain plan, and at last the plan of least memory. `auto` is the best of them.
+chain plan, and at last the plan of least memory. `auto` is the best of them. `sequential` and `revolve` are the patterns
+that others use, on the same blocks.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..layers.graph import STATE, Graph, Tensor
-from ..memory.errors import BudgetError, one_of
+from ..layers.graph import Graph
+from ..memory.errors import BudgetError
 from ..memory.sizes import format_size
+from .baselines import BaselineOrders, plain_model
 from .bounds import knapsack_seconds
 from .chain import background_bytes, chain_model, choose_kernels, expand
-from .chain_dp import Step, minimum_plan, solve
-from .costs import CostTable
-from .draft import Draft, aligned_size, draft, without_dead_recomputations
-from .kernels import Choice, Kernels, fast_gradients, fastest_that_fits, least_workspace
-from .placement import Rectangle, StateLayout, place
-from .plan import NO_TENSOR, Instance, Plan
+from .chain_bound import chain_bound_seconds
+from .chain_dp import Chain, Step, minimum_plan, solve
+from .draft import without_dead_recomputations
+from .kernels import Kernels, fast_gradients, fastest
+from .orders import ATTEMPTS, Orders, Placed, Placer, Problem
+from .plan import Instance, Plan
 from .simulate import simulate
+from .strategies import STRATEGIES, Strategy, parse_strategy
 from .verify import verify
+
+__all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan"]
 
 logger = logging.getLogger(__name__)
 
-STRATEGIES = ("auto", "keep", "liveness", "chain")
-ATTEMPTS = 8
-"""How often a chain plan, or a choice of kernels, is made again for less memory because its placement did not fit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """All that a planner may look at.
-
-    Attributes:
-        graph: lowered, with blocks.
-        costs: kernels and seconds of every operation.
-        kernels: whether kernels follow the free bytes.
-        state: addresses of parameters, statistics and momentum.
-    """
-
-    graph: Graph
-    costs: CostTable
-    kernels: Kernels
-    state: StateLayout
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """An order with instances, kernels and addresses."""
-
-    order: Sequence[int]
-    draft: Draft
-    addresses: list[int]
-    end: int
+SHORT = 24
+"""Blocks up to which `chain` looks at the baselines' orders too."""
 
 
 def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
     """Make and verify the plan of `strategy` within `budget_bytes`.
 
     Raises:
-        ConfigError: no such strategy; names the nearest.
+        ConfigError: no such strategy, or more segments than the network has blocks; names the nearest.
         BudgetError: nothing fits; names the smallest budget that works.
     """
-    one_of("strategy", strategy, STRATEGIES)
-    planner = _Planner(problem, whole_step=strategy == "keep")
-    order = [op.id for op in problem.graph.ops]
-    if strategy in ("auto", "chain") and _is_training(problem.graph):
-        chain = _ChainOrders(planner)
-        least, chosen = chain.smallest(), None
-        # Placing costs seconds where there are many steps: only what may fit is placed.
-        if planner.least_end(order) <= max(budget_bytes, least.end):
-            natural = planner.placed(order)
-            least = min(natural, least, key=lambda placed: placed.end)
-            chosen = natural if natural.end <= budget_bytes else None
-        if chosen is None and least.end <= budget_bytes:
-            chosen = chain.fastest(budget_bytes) or least
-    else:
-        least = planner.placed(order)
-        chosen = least if least.end <= budget_bytes else None
-    if chosen is None:
-        hint = "Give more memory, a smaller batch or smaller images."
-        if strategy not in ("auto", "chain") and _is_training(problem.graph):
-            needs = min(least.end, _ChainOrders(_Planner(problem, whole_step=False)).smallest().end)
-            hint = f"Strategy 'chain' needs {needs} bytes ({format_size(needs)})."
-        raise BudgetError(
-            f"memory for strategy {strategy!r}",
-            f"at least {least.end} bytes ({format_size(least.end)})",
-            f"{budget_bytes} bytes ({format_size(budget_bytes)})",
-            hint,
-            least_bytes=least.end,
+    return StrategyPlanner(problem, strategy).plan(budget_bytes)
+
+
+class StrategyPlanner:
+    """Plans one problem with one strategy for any number of budgets; what does not depend on the budget is done once.
+
+    Args:
+        problem: all that may be looked at.
+        strategy: its name, as `make_plan` takes it.
+
+    Raises:
+        ConfigError: as `make_plan` does.
+    """
+
+    def __init__(self, problem: Problem, strategy: str) -> None:
+        self.problem = problem
+        self.strategy: Strategy = parse_strategy(strategy)
+        self._placer = Placer(problem, whole_step=self.strategy.name == "keep")
+        name, training = self.strategy.name, _is_training(problem.graph)
+        self._natural: Placed | None = None
+        self._orders: Orders | None = None
+        if training and name in ("sequential", "revolve"):
+            self._orders = BaselineOrders(self._placer, self.strategy, plain_model(self._placer))
+        elif training and name in ("auto", "chain"):
+            self._orders = _ChainOrders(self._placer)
+        smallest = None if self._orders is None else self._orders.smallest()
+        self._own_order = [op.id for op in problem.graph.ops]
+        self._own_draft = (
+            None if name in ("sequential", "revolve") and training else self._placer.drafted(self._own_order)
         )
-    if problem.kernels is Kernels.FIT:
-        chosen = planner.with_fastest_kernels(chosen, budget_bytes)
-    plan = _plan(problem, strategy, budget_bytes, chosen, least.end)
-    verify(plan, problem.graph, problem.costs, problem.state)
-    return plan
+        proposed = [smallest, self._natural_within(None if smallest is None else smallest.end)]
+        self._least = min((p for p in proposed if p is not None), key=lambda placed: placed.end)
+
+    def _natural_within(self, nbytes: int | None) -> Placed | None:
+        """The graph's own order, where a strategy takes it and it may end within `nbytes`; placing takes seconds."""
+        draft, placer = self._own_draft, self._placer
+        if self._natural is None and draft is not None and (nbytes is None or placer.least_end(draft) <= nbytes):
+            self._natural = placer.located(self._own_order, draft)
+        return self._natural
+
+    @property
+    def least_bytes(self) -> int:
+        """The smallest budget that works."""
+        return self._least.end
+
+    def plan(self, budget_bytes: int) -> Plan:
+        """The verified plan within `budget_bytes`.
+
+        Raises:
+            BudgetError: nothing fits; names the smallest budget that works.
+        """
+        least, problem = self._least, self.problem
+        if budget_bytes < least.end:
+            raise BudgetError(
+                f"memory for strategy {str(self.strategy)!r}",
+                f"at least {least.end} bytes ({format_size(least.end)})",
+                f"{budget_bytes} bytes ({format_size(budget_bytes)})",
+                self._hint(),
+                least_bytes=least.end,
+            )
+        natural = self._natural_within(budget_bytes)
+        if natural is not None and natural.end <= budget_bytes:
+            chosen = natural
+        else:
+            chosen = (self._orders.fastest(budget_bytes) if self._orders is not None else None) or least
+        chosen = self._placer.finished(chosen, budget_bytes)
+        plan = _plan(problem, str(self.strategy), budget_bytes, chosen, least.end)
+        if isinstance(self._orders, _ChainOrders):
+            plan = replace(plan, chain_bound_seconds=self._orders.bound_seconds(budget_bytes))
+        verify(plan, problem.graph, problem.costs, problem.state)
+        return plan
+
+    def _hint(self) -> str:
+        if self.strategy.name in ("auto", "chain") or not _is_training(self.problem.graph):
+            return "Give more memory, a smaller batch or smaller images."
+        needs = StrategyPlanner(self.problem, "chain").least_bytes
+        return f"Strategy 'chain' needs {needs} bytes ({format_size(needs)})."
 
 
 def _is_training(graph: Graph) -> bool:
     return any(op.forward_op != op.id for op in graph.ops)
 
 
-def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: _Placed, least_bytes: int) -> Plan:
+def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: Placed, least_bytes: int) -> Plan:
     drafted = chosen.draft
     plan = Plan(
         strategy=strategy,
@@ -120,6 +141,7 @@ def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: _Placed, l
         min_budget_bytes=least_bytes,
         predicted_seconds=0.0,
         lower_bound_seconds=0.0,
+        chain_bound_seconds=0.0,
     )
     timeline = simulate(plan, problem.costs)
     return replace(
@@ -130,71 +152,54 @@ def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: _Placed, l
     )
 
 
-class _Planner:
-    """Gives orders of one graph their instances and addresses."""
-
-    def __init__(self, problem: Problem, *, whole_step: bool) -> None:
-        self.problem = problem
-        self.choose = least_workspace(problem.costs, problem.kernels)
-        self._whole_step = whole_step
-
-    def least_end(self, order: Sequence[int]) -> int:
-        """What no placement of `order` can end below."""
-        drafted = draft(self.problem.graph, order, self.choose, size=self._beside_the_state)
-        return self.problem.state.nbytes + int(drafted.live_bytes().max())
-
-    def _beside_the_state(self, tensor: Tensor) -> int:
-        return 0 if tensor.role in STATE else aligned_size(tensor)
-
-    def placed(self, order: Sequence[int], choose: Choice | None = None) -> _Placed:
-        """Draft and place; by default with the kernels that memory is planned with."""
-        graph, state = self.problem.graph, self.problem.state
-        drafted = draft(graph, order, choose or self.choose, whole_step=self._whole_step)
-        fixed = {
-            instance: state.addresses[graph.tensors[tensor].name]
-            for instance, tensor in enumerate(drafted.tensor)
-            if tensor != NO_TENSOR and graph.tensors[tensor].role in STATE
-        }
-        buffers = drafted.buffers()
-        free = [buffer for buffer in buffers if buffer not in fixed]
-        found, _ = place([Rectangle(*buffers[buffer]) for buffer in free], state.nbytes)
-        at = {**fixed, **dict(zip(free, found, strict=True))}
-        addresses = [at[buffer] for buffer in drafted.buffer]
-        end = max((a + n for a, n in zip(addresses, drafted.nbytes, strict=True)), default=0)
-        return _Placed(order, drafted, addresses, end)
-
-    def with_fastest_kernels(self, planned: _Placed, budget_bytes: int) -> _Placed:
-        """The same order with the fastest kernels whose workspace fits into what the plan leaves free."""
-        room = budget_bytes
-        for _ in range(ATTEMPTS):
-            faster = self.placed(planned.order, fastest_that_fits(self.problem.costs, planned.draft, room))
-            if faster.end <= budget_bytes:
-                return faster
-            room -= faster.end - budget_bytes
-        return planned
-
-
 class _ChainOrders:
-    """Proposes the orders of the chain model."""
+    """Proposes the orders of the chain model, and where one of the baselines happens to be better, its.
 
-    def __init__(self, planner: _Planner) -> None:
-        self._planner = planner
-        problem = planner.problem
+    The model counts a block's rerun whole, and its bytes as if blocks had no lifetimes in common; what is drafted may
+    leave operations out and share bytes. So in a network of few blocks an order that the model thinks worse can be better.
+    """
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer = placer
+        problem = placer.problem
         self._graph = problem.graph
-        choices = [planner.choose]
+        choices = [placer.choose]
         if problem.kernels is Kernels.FIT:
-            choices.append(fast_gradients(problem.graph, problem.costs, planner.choose))
+            choices.append(fast_gradients(problem.graph, problem.costs, placer.choose))
         self._model = chain_model(problem.graph, problem.costs, choices)
+        self._quickest: Chain | None = None
+        self._baselines: list[BaselineOrders] = []
+        if len(self._model.blocks) <= SHORT:
+            plain = plain_model(placer)
+            self._baselines = [BaselineOrders(placer, Strategy(name), plain) for name in ("sequential", "revolve")]
 
-    def _placed(self, steps: Sequence[Step]) -> _Placed:
+    def _placed(self, steps: Sequence[Step]) -> Placed:
         order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
-        return self._planner.placed(order, choose_kernels(self._model, steps))
+        return self._placer.placed(order, choose_kernels(self._model, steps))
 
-    def smallest(self) -> _Placed:
+    def smallest(self) -> Placed:
         """The plan of least memory."""
-        return self._placed(minimum_plan(self._model.chain))
+        found = [self._placed(minimum_plan(self._model.chain)), *(b.smallest() for b in self._baselines)]
+        return min(found, key=lambda placed: placed.end)
 
-    def fastest(self, budget_bytes: int) -> _Placed | None:
+    def fastest(self, budget_bytes: int) -> Placed | None:
+        """The fastest for the budget; None where neither the model nor a baseline has a plan."""
+        proposed = [self._solved(budget_bytes), *(b.fastest(budget_bytes) for b in self._baselines)]
+        found = [placed for placed in proposed if placed is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        finished = [self._placer.finished(placed, budget_bytes) for placed in found]
+        return found[min(range(len(found)), key=lambda i: self._placer.seconds(finished[i].draft))]
+
+    def bound_seconds(self, budget_bytes: int) -> float:
+        """No plan of the chain's options is faster, whatever kernels it takes."""
+        if self._quickest is None:
+            costs, fit = self._placer.problem.costs, self._placer.problem.kernels is Kernels.FIT
+            choose = fastest(costs) if fit else self._placer.choose
+            self._quickest = chain_model(self._graph, costs, [choose]).chain if fit else self._model.chain
+        return chain_bound_seconds(self._quickest, budget_bytes - background_bytes(self._graph))
+
+    def _solved(self, budget_bytes: int) -> Placed | None:
         """The optimal plan for the budget; for ever smaller ones while placement needs more than what is live."""
         room = budget_bytes - background_bytes(self._graph)
         for _ in range(ATTEMPTS):

@@ -92,6 +92,25 @@ def test_weights_are_equal_for_every_strategy_and_budget():
     assert len(digests) == 1
 
 
+def test_a_plan_is_saved_and_followed(tmp_path, capsys):
+    path = str(tmp_path / "plan.json")
+    choices = ["--classes", "10", *FIXED]
+    assert main(["plan", *choices, "--strategy", "sequential:3", "--memory", "4 MiB", "--save-plan", path]) == 0
+    (planned,) = lines(capsys.readouterr().out)
+    assert planned["strategy"] == "sequential:3"
+    assert main(["train", *choices, "--steps", "2", "--plan", path]) == 0
+    followed = lines(capsys.readouterr().out)[-1]
+    assert main(["train", *choices, "--steps", "2", "--strategy", "keep"]) == 0
+    kept = lines(capsys.readouterr().out)[-1]
+    assert followed["strategy"] == "sequential:3"
+    assert followed["arena_high_water_bytes"] == planned["peak_bytes"] == followed["peak_bytes"]
+    assert followed["weights_sha256"] == kept["weights_sha256"]
+    assert main(["train", *choices, "--steps", "2", "--plan", path, "--memory", "3 MiB"]) == 1
+    assert "--memory 4194304" in capsys.readouterr().err
+    assert main(["train", *choices, "--steps", "2", "--plan", path, "--momentum", "0"]) == 1
+    assert "graph" in capsys.readouterr().err
+
+
 def test_digits_are_learned_and_reported(capsys):
     arguments = ["--batch", "64", "--memory", "4 MiB", "--steps", "30", "--costs", "analytic"]
     assert main(["train", "small_resnet", "--data", "digits", *arguments]) == 0
@@ -128,6 +147,15 @@ def test_a_folder_of_images(tmp_path, capsys):
         (["train", *SMALL, "--resume"], "--checkpoint"),
         (["train", *SMALL, "--data", "/nowhere/at/all"], "/nowhere/at/all"),
         (["train", *SMALL, "--strategy", "liveliness"], "liveness"),
+        (["plan", *SMALL, "--strategy", "sequential:x"], "sequential:4"),
+        (["plan", *SMALL, "--strategy", "sequential:0"], "'sequential:1' is the nearest"),
+        (["plan", *SMALL, "--strategy", "sequential:999", "--device", "null"], "is the nearest"),
+        (
+            ["plan", *SMALL, "--device", "null", "--memory", "4 MiB", "--save-plan", "/nowhere/p.json"],
+            "/nowhere/p.json",
+        ),
+        (["plan", *SMALL, "--device", "null", "--memory", "4 MiB", "--save-plan", "/dev/full"], "regular file"),
+        (["train", *SMALL, "--plan", "/nowhere/p.json"], "/nowhere/p.json"),
         (["train", *SMALL, "--memory", "900 TiB"], "free"),
         (["train", *SMALL, "--steps", "0"], "--steps"),
         (["train", *SMALL, "--classes", "0"], "--classes"),

@@ -158,7 +158,7 @@ def run(problem, plan, device, steps=3, seed=5):
 def check_that_no_plan_changes_a_bit(problem):
     """Every strategy at several budgets, in an arena full of NaN, against `keep`."""
     plans = [make_plan(problem, "keep", 2**40)]
-    for strategy in ("liveness", "chain"):
+    for strategy in ("liveness", "chain", "sequential", "revolve"):
         least = least_bytes(problem, strategy)
         most = make_plan(problem, strategy, 2**40).peak_bytes
         plans += [make_plan(problem, strategy, least + (most - least) * k // 3) for k in range(4)]

@@ -123,7 +123,7 @@ def test_every_strategy_and_budget_gives_the_same_bits(backend: str) -> None:
     with trainer(backend=backend, strategy="chain") as t:
         assert len(parts(t)) > 10
         least, most = t.plan.min_budget_bytes, t.plan.peak_bytes
-    for strategy in ("liveness", "chain", "auto"):
+    for strategy in ("liveness", "chain", "auto", "sequential", "revolve"):
         assert trained(trainer(backend=backend, strategy=strategy)) == expected
     for memory in (least, (least + most) // 2):
         assert trained(trainer(backend=backend, strategy="chain", memory=memory)) == expected

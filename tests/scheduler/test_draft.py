@@ -165,7 +165,7 @@ def test_a_batch_norm_is_not_repeated_for_its_statistics():
     assert without_dead_recomputations(graph, repeated) == [*order[:loss], convolution, *order[loss:]]
 
 
-@pytest.mark.parametrize("strategy", ["keep", "liveness", "chain", "auto"])
+@pytest.mark.parametrize("strategy", ["keep", "liveness", "chain", "auto", "sequential", "revolve"])
 def test_operations_that_share_a_parameter_share_a_block(strategy):
     network = Sequential(Linear(6, name="first"), SharedWeight(name="shared"), Linear(3, name="last"))
     graph = lower(training_graph(forward_graph(network, (2, 5)), SGD(0.1, momentum=0.9)), NullBackend())

@@ -33,6 +33,7 @@ def test_plans_fit_and_are_what_they_say(seed, strategy):
         assert plan.peak_bytes == max(i.address + i.nbytes for i in plan.instances)
         assert plan.live_peak_bytes <= plan.peak_bytes
         assert plan.lower_bound_seconds <= plan.predicted_seconds * (1 + 1e-12)
+        assert (plan.chain_bound_seconds > 0) == (strategy in ("auto", "chain"))
         assert live_peak(plan) == plan.live_peak_bytes
         assert Plan.from_json(plan.to_json()) == plan
 

@@ -151,7 +151,7 @@ def test_three_steps_agree_with_the_reference_backend(key):
 def test_every_strategy_and_budget_gives_the_bits_of_keep(key):
     case = problem(key)
     plans = [make_plan(case, "keep", 2**40)]
-    for strategy in ("liveness", "chain"):
+    for strategy in ("liveness", "chain", "sequential", "revolve"):
         least = least_bytes(case, strategy)
         most = make_plan(case, strategy, 2**40).peak_bytes
         plans += [make_plan(case, strategy, least + (most - least) * k // 3) for k in range(4)]

@@ -1,0 +1,1 @@
+../../bathyal/curve_picture.py

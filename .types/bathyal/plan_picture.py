@@ -1,0 +1,1 @@
+../../bathyal/plan_picture.py

@@ -1,0 +1,61 @@
+"""Time against memory: plans of several strategies at budgets from the least that works to no limit.
+
+Source: the experiment of Herrmann, Beaumont et al., arXiv 1911.13214, section 5, with the certified lower bound beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .orders import Problem
+from .planner import StrategyPlanner
+
+NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan in numbers.
+
+    Attributes:
+        strategy: its name.
+        budget_bytes: what was allowed; of the last point of a strategy, what it needs where nothing is forbidden.
+        min_budget_bytes: the least with which the strategy works.
+        peak_bytes: what the arena must hold.
+        predicted_seconds: of a step.
+        lower_bound_seconds: no plan within the budget is faster.
+        recomputed_ops: operations that run again.
+    """
+
+    strategy: str
+    budget_bytes: int
+    min_budget_bytes: int
+    peak_bytes: int
+    predicted_seconds: float
+    lower_bound_seconds: float
+    recomputed_ops: int
+
+
+def curve(problem: Problem, strategies: Sequence[str], count: int) -> Iterator[Point]:
+    """Plan each strategy at up to `count` budgets, evenly from its least to what it uses without a limit; least first.
+
+    Raises:
+        ConfigError: no such strategy.
+    """
+    for strategy in strategies:
+        planner = StrategyPlanner(problem, strategy)
+        least = planner.least_bytes
+        most = max(planner.plan(NO_LIMIT).peak_bytes, least)
+        last = max(count - 1, 1)
+        for budget in sorted({least + (most - least) * k // last for k in range(last + 1)}):
+            plan = planner.plan(budget)
+            yield Point(
+                plan.strategy,
+                budget,
+                least,
+                plan.peak_bytes,
+                plan.predicted_seconds,
+                plan.lower_bound_seconds,
+                plan.recomputed_ops,
+            )
