@@ -189,7 +189,7 @@ def test_time_never_rises_with_the_budget_at_one_unit():
 def test_no_plan_is_faster_than_the_bound_of_the_chain():
     rng = random.Random(11)
     tight = 0
-    for _ in range(300):
+    for _ in range(120):
         chain = random_chain(rng, rng.randint(1, 6), options=rng.randint(1, 3), wild=6)
         least = minimum_budget(chain)
         whole = sum(min(o.forward_seconds + o.backward_seconds for o in b.options) for b in chain.blocks)
@@ -200,7 +200,7 @@ def test_no_plan_is_faster_than_the_bound_of_the_chain():
             assert bound >= whole - 1e-9
             tight += abs(bound - found.seconds) < 1e-9
         assert chain_bound_seconds(chain, 10**6) == pytest.approx(whole)
-    assert tight > 400
+    assert tight > 160
     chain = bottlenecks(6, 32, 120, 6)
     for share in (0.25, 0.5):
         budget = int(share * sum(b.options[0].saved_bytes for b in chain.blocks))

@@ -5,23 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import pytest
 
 from bathyal.layers.graph import FED, STATE
 from bathyal.layers.kinds import KINDS
-from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan
-from bathyal.scheduler.planner import Problem, make_plan
+from bathyal.scheduler.planner import Problem, StrategyPlanner
 
 PLENTY = 2**40
 
 
 def budgets(problem: Problem, strategy: str) -> list[int]:
     """The smallest that works, the largest worth giving, and some between."""
-    with pytest.raises(BudgetError) as refused:
-        make_plan(problem, strategy, 1)
-    least = refused.value.least_bytes
-    most = make_plan(problem, strategy, PLENTY).peak_bytes
+    planner = StrategyPlanner(problem, strategy)
+    least, most = planner.least_bytes, planner.plan(PLENTY).peak_bytes
     return sorted({least, *(least + (max(most, least) - least) * k // 4 for k in range(1, 4)), max(most, least)})
 
 
