@@ -1,8 +1,9 @@
 """The baselines `sequential` and `revolve` on the blocks of a graph: which number of segments or slots to take.
 
 Every block saves all that its backward pass reads and repeats nothing within itself; the pattern alone decides what runs
-again. Of chains of up to `TRIED` blocks each number is drafted as it would run; of longer ones only those
-numbers that no other beats in seconds and bytes when replayed on the chain, and at most `TRIED` of them. Taken is the fastest that fits when placed, with the kernels that fit beside it; of equals the one in least memory.
+again. Of chains of up to `TRIED` blocks each number is drafted as it would run; of longer ones only those numbers that
+no other beats in seconds and bytes when replayed on the chain, and at most `TRIED` of them. Taken is the fastest that
+fits when placed, with the kernels that fit beside it; of equals the one in least memory.
 
 Source: the comparison in Herrmann, Beaumont et al., arXiv 1911.13214, section 5.
 """

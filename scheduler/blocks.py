@@ -7,7 +7,7 @@ share a parameter share a block too: its gradient is summed over all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..layers.graph import Graph, Op, Phase, Role
@@ -56,6 +56,20 @@ def _crossings(graph: Graph, forward: Sequence[Op]) -> list[int]:
         alive |= {t for t in op.outputs if t in last_read}
         alive |= {t for t in op.inputs if graph.tensors[t].role is Role.PARAMETER}
     return found
+
+
+def wiring(graph: Graph, ops: Iterable[int]) -> tuple[Hashable, dict[int, int]]:
+    """What operations do and which tensors connect them, equal where they differ in nothing but names.
+
+    Returns:
+        Signatures with numbers of tensors, and the number of each tensor.
+    """
+    numbers: dict[int, int] = {}
+    wires = []
+    for op in map(graph.ops.__getitem__, ops):
+        tensors = tuple(numbers.setdefault(t, len(numbers)) for t in (*op.inputs, *op.outputs))
+        wires.append((graph.signature(op), tensors))
+    return tuple(wires), numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from itertools import pairwise
 import numpy as np
 
 from ..layers.graph import FED, STATE, Graph, Phase, Role
-from ..layers.kinds import KINDS
+from .blocks import wiring
 from .costs import CostTable
 from .draft import aligned_size
+from .passes import kept_statistics
 
 TENSORS = 14
 """Tensors of one block whose sets are all looked at."""
@@ -39,7 +40,7 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
     """No plan without transfers is faster, whether it keeps what it stores or not."""
     once = sum(costs.fastest_seconds(op.id) for op in graph.ops)
     before, wanted = _around_the_gradient(graph)
-    kept = {t for number in before for t in _kept(graph, number)}
+    kept = kept_statistics(graph).intersection(t for number in before for t in graph.ops[number].outputs)
     never_again = kept & wanted
     room = budget_bytes
     for tensor in graph.tensors:
@@ -53,7 +54,8 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
     again = 0.0
     segments: list[Segment] = []
     for ops in blocks.values():
-        key = _wiring(graph, ops, wanted)
+        wires, numbers = wiring(graph, ops)
+        key = wires, tuple(t in wanted for t in numbers)
         if key not in known:
             known[key] = _sets(graph, costs, ops, wanted, kept)
         nothing_held, steps = known[key]
@@ -66,22 +68,7 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
     return once + max(again, 0.0)
 
 
-def _kept(graph: Graph, number: int) -> list[int]:
-    op = graph.ops[number]
-    return [op.outputs[i] for i in KINDS[op.kind].kept if i < len(op.outputs)]
-
-
-def _wiring(graph: Graph, ops: Sequence[int], wanted: set[int]) -> Hashable:
-    """Equal for lists of operations that differ in nothing but names."""
-    local: dict[int, int] = {}
-    wires = []
-    for op in map(graph.ops.__getitem__, ops):
-        tensors = [local.setdefault(t, len(local)) for t in (*op.inputs, *op.outputs)]
-        wires.append((graph.signature(op), tuple(tensors), tuple(t in wanted for t in op.outputs)))
-    return tuple(wires)
-
-
-def _sets(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: set[int]) -> Hull:
+def _sets(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: frozenset[int]) -> Hull:
     """Seconds that run again where a block holds nothing, and the lower hull of (bytes held, seconds) from there on."""
     made = [t for op in ops for t in graph.ops[op].outputs if t not in kept]
     sizes = {t: aligned_size(graph.tensors[t]) for t in made}

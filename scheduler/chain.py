@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from ..layers.graph import FED, STATE, Graph, Role
 from ..memory.errors import unreachable
-from .blocks import BlockOps, split_blocks
+from .blocks import BlockOps, split_blocks, wiring
 from .chain_dp import Backward, Block, Chain, ForwardCheckpoint, ForwardDiscard, ForwardSave, Option, Step
 from .costs import CostTable
 from .draft import aligned_size
@@ -97,15 +97,14 @@ def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice], *, se
 
 def _wiring(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequence[int]) -> Hashable:
     """Equal for blocks that differ in nothing but names."""
-    local: dict[int, int] = {NO_TENSOR: NO_TENSOR}
-    wires = []
-    for op in map(graph.ops.__getitem__, ops):
-        tensors = (*op.inputs, *op.outputs)
-        roles = tuple(graph.tensors[t].role for t in tensors)
-        wires.append((graph.signature(op), roles, tuple(local.setdefault(t, len(local)) for t in tensors)))
-    ends = tuple(local.setdefault(t, len(local)) for t in (block.input, block.gradient, output, incoming))
+    wires, numbers = wiring(graph, ops)
+    roles = tuple(graph.tensors[t].role for t in numbers)
+    # What none of the operations touches is named, so that it is like nothing else.
+    ends = tuple(
+        t if t == NO_TENSOR else numbers.get(t, -2 - t) for t in (block.input, block.gradient, output, incoming)
+    )
     sizes = tuple(graph.tensors[t].nbytes for t in (block.input, output) if t != NO_TENSOR)
-    return len(block.forward), ends, sizes, tuple(wires)
+    return len(block.forward), ends, sizes, roles, wires
 
 
 def _describe(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ..memory.errors import unreachable
 from .chain_rows import StepWriter, rows_of
@@ -43,37 +44,36 @@ class GroupedChain:
 
 def group_count(chain: Chain, size: int) -> int:
     """How many blocks `group_chain` makes."""
-    rows, count, i = rows_of(chain), 0, 0
+    return len(_starts(chain, size))
+
+
+def _starts(chain: Chain, size: int) -> list[int]:
+    """The first block of each group; the remainder of a run, and the loss, stay single."""
+    rows, starts, i = rows_of(chain), [], 0
     while i < len(chain.blocks):
-        last = min(int(rows.last[i]), len(chain.blocks) - 2)  # the loss stays single
-        run = max(last - i + 1, 1)
-        count += run // size + run % size if size > 1 else run
-        i += run
-    return count
+        starts.append(i)
+        run = int(rows.last[i]) - i + 1
+        single = i + 1 == len(chain.blocks) or size < 2 or run < size or run % size
+        i += 1 if single else size
+    return starts
 
 
 def group_chain(chain: Chain, size: int) -> GroupedChain:
     """Join every `size` neighbours of a run of identical blocks; the remainder of a run stays in front, single."""
-    rows, blocks = rows_of(chain), chain.blocks
-    first: list[int] = []
+    blocks = chain.blocks
+    first = (*_starts(chain, size), len(blocks))
     grouped: list[Block] = []
     known: dict[tuple[Block, int, int], Block] = {}
-    i = 0
-    while i < len(blocks):
-        run = int(rows.last[i]) - i + 1
-        if i + 1 == len(blocks) or size < 2 or run < size or run % size:
-            first.append(i)
-            grouped.append(blocks[i])
-            i += 1
+    for begin, end in pairwise(first):
+        if end == begin + 1:
+            grouped.append(blocks[begin])
             continue
-        following = blocks[i + size]
-        key = (blocks[i], following.input_bytes, following.input_gradient_bytes)
+        following = blocks[end]
+        key = (blocks[begin], following.input_bytes, following.input_gradient_bytes)
         if key not in known:
-            known[key] = _join(blocks[i : i + size], following)
-        first.append(i)
+            known[key] = _join(blocks[begin:end], following)
         grouped.append(known[key])
-        i += size
-    return GroupedChain(Chain(tuple(grouped)), (*first, len(blocks)))
+    return GroupedChain(Chain(tuple(grouped)), first)
 
 
 def _join(blocks: tuple[Block, ...], following: Block) -> Block:

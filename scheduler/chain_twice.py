@@ -8,8 +8,8 @@
 
 O(L² slots) at worst, less where few blocks fit the budget at once; segments above 256 blocks are tried at every 64th of
 their length only. A segment that runs again saves with one rank of option throughout, from all fastest to all slowest
-in at most `RANKS` steps. Never better than
-`chain_dp.solve` at the same unit; equal for most generous budgets; finds nothing where budgets are very tight.
+in at most `RANKS` steps. Never better than `chain_dp.solve` at the same unit; equal for most generous budgets; finds
+nothing where budgets are very tight.
 
 Not checked: the chain's numbers beyond `chain_steps.check_chain`. Source: the recurrence of arXiv 1911.13214, cut short
 at one level of recomputation.

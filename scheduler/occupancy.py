@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..layers.graph import STATE, Graph, Phase, Role
 from .costs import CostTable
 from .plan import NO_TENSOR, Instance, Plan
-from .simulate import simulate
+from .simulate import simulate, taken_over
 
 
 class Use(str, Enum):
@@ -54,16 +54,8 @@ def occupancy(plan: Plan, graph: Graph, costs: CostTable) -> Occupancy:
         change[use][i.birth] += i.nbytes
         change[use][i.death + 1] -= i.nbytes
     live = {use: np.cumsum(steps[:-1]) for use, steps in change.items()}
-    for position, step in enumerate(plan.steps):
-        for new in step.outputs:
-            born = plan.instances[new]
-            taken = [
-                old
-                for old in step.inputs
-                if (plan.instances[old].address, plan.instances[old].nbytes) == (born.address, born.nbytes)
-            ]
-            if born.birth == position and born.nbytes and taken:
-                live[uses[taken[0]]][position] -= born.nbytes  # the output takes the input's bytes over
+    for position, old in taken_over(plan):
+        live[uses[old]][position] -= plan.instances[old].nbytes
     edges = np.append(timeline.starts, timeline.seconds)
     at_loss = [n for n, step in enumerate(plan.steps) if graph.ops[step.op].phase is Phase.LOSS]
     begin, end = (at_loss[0], at_loss[-1] + 1) if at_loss else (len(plan.steps), len(plan.steps))

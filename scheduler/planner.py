@@ -22,7 +22,7 @@ from .bounds import knapsack_seconds
 from .chain import background_bytes, chain_model, choose_kernels, expand
 from .chain_bound import chain_bound_seconds
 from .chain_dp import Chain, Step, minimum_plan, solve
-from .draft import without_dead_recomputations
+from .draft import Draft, without_dead_recomputations
 from .kernels import Kernels, fast_gradients, fastest
 from .orders import ATTEMPTS, Orders, Placed, Placer, Problem
 from .plan import Instance, Plan
@@ -66,15 +66,15 @@ class StrategyPlanner:
         name, training = self.strategy.name, _is_training(problem.graph)
         self._natural: Placed | None = None
         self._orders: Orders | None = None
+        self._own_order = [op.id for op in problem.graph.ops]
+        self._own_draft: Draft | None = None
         if training and name in ("sequential", "revolve"):
             self._orders = BaselineOrders(self._placer, self.strategy, plain_model(self._placer))
-        elif training and name in ("auto", "chain"):
-            self._orders = _ChainOrders(self._placer)
+        else:
+            self._own_draft = self._placer.drafted(self._own_order)
+            if training and name in ("auto", "chain"):
+                self._orders = _ChainOrders(self._placer)
         smallest = None if self._orders is None else self._orders.smallest()
-        self._own_order = [op.id for op in problem.graph.ops]
-        self._own_draft = (
-            None if name in ("sequential", "revolve") and training else self._placer.drafted(self._own_order)
-        )
         proposed = [smallest, self._natural_within(None if smallest is None else smallest.end)]
         self._least = min((p for p in proposed if p is not None), key=lambda placed: placed.end)
 
@@ -194,9 +194,9 @@ class _ChainOrders:
     def bound_seconds(self, budget_bytes: int) -> float:
         """No plan of the chain's options is faster, whatever kernels it takes."""
         if self._quickest is None:
-            costs, fit = self._placer.problem.costs, self._placer.problem.kernels is Kernels.FIT
-            choose = fastest(costs) if fit else self._placer.choose
-            self._quickest = chain_model(self._graph, costs, [choose]).chain if fit else self._model.chain
+            problem, self._quickest = self._placer.problem, self._model.chain
+            if problem.kernels is Kernels.FIT:
+                self._quickest = chain_model(self._graph, problem.costs, [fastest(problem.costs)]).chain
         return chain_bound_seconds(self._quickest, budget_bytes - background_bytes(self._graph))
 
     def _solved(self, budget_bytes: int) -> Placed | None:

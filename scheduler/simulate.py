@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,19 @@ class Timeline:
     peak_bytes: int
 
 
+def taken_over(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Each step at which an output takes the bytes of an input over, and the input's instance."""
+    for position, step in enumerate(plan.steps):
+        for new in step.outputs:
+            born = plan.instances[new]
+            if born.birth != position or not born.nbytes:
+                continue
+            for old in step.inputs:
+                if (plan.instances[old].address, plan.instances[old].nbytes) == (born.address, born.nbytes):
+                    yield position, old
+                    break
+
+
 def simulate(plan: Plan, costs: CostTable) -> Timeline:
     """Play a plan against a cost table."""
     change = np.zeros(len(plan.steps) + 1, np.int64)
@@ -35,15 +49,8 @@ def simulate(plan: Plan, costs: CostTable) -> Timeline:
         change[i.birth] += i.nbytes
         change[i.death + 1] -= i.nbytes
     live = np.cumsum(change[:-1])
-    for position, step in enumerate(plan.steps):
-        for new in step.outputs:
-            born = plan.instances[new]
-            if born.birth == position and any(
-                plan.instances[old].address == born.address and plan.instances[old].nbytes == born.nbytes
-                for old in step.inputs
-                if born.nbytes
-            ):
-                live[position] -= born.nbytes
+    for position, old in taken_over(plan):
+        live[position] -= plan.instances[old].nbytes
     seconds = np.array([costs.kernels[s.op][s.kernel].seconds for s in plan.steps], np.float64)
     ends = np.cumsum(seconds)
     return Timeline(float(ends[-1]) if len(ends) else 0.0, ends - seconds, live, int(live.max()) if len(live) else 0)
