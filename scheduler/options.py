@@ -62,7 +62,9 @@ class _Remake:
         made, needs: droppable tensors, as bits.
         others: tensors always saved that are read.
         seconds: of all operations.
-        until: position in the backward pass after which a parameter that is read has a new value.
+
+    Parameters still have their old values wherever the tensors are wanted: the backward pass comes to what reads a tensor
+    before it comes to what makes it.
     """
 
     ops: tuple[int, ...]
@@ -70,7 +72,6 @@ class _Remake:
     needs: int
     others: tuple[int, ...]
     seconds: float
-    until: int
 
 
 def find_ways(block: BlockOps, output: int, incoming: int, passes: Passes) -> list[Way]:
@@ -138,16 +139,12 @@ class _Search:
 
     def _find_remakes(self) -> list[_Remake]:
         ops = self._passes.graph.ops
-        updated = {t: k for k, unit in enumerate(self._units) for op in unit[0] for t in ops[op].updates}
         found = []
         for maker in sorted({self._maker[t] for t in self._droppable}):
             closure, reads = self._closure(maker, self._block.saved | {self._output})
-            until = min(
-                (updated[t] for op in closure for t in ops[op].inputs if t in updated), default=len(self._units)
-            )
             others = tuple(sorted(t for t in reads if t not in self._bit))
             made = self._bits(ops[maker].outputs)
-            found.append(_Remake(tuple(closure), made, self._bits(reads), others, self._passes.seconds(closure), until))
+            found.append(_Remake(tuple(closure), made, self._bits(reads), others, self._passes.seconds(closure)))
         return found
 
     def _residents(self, incoming: int) -> list[list[int]]:
@@ -156,7 +153,7 @@ class _Search:
         last = {t: k for k, reads in enumerate(self._reads) for t in reads}
         for remake in reversed(self._remakes):  # what a tensor is made from is needed as long as the tensor may be
             made = [t for t in self._droppable if self._bit[t] & remake.made]
-            end = min(max((last.get(t, -1) for t in made), default=-1), remake.until)
+            end = max(last.get(t, -1) for t in made)
             for t in (*remake.others, *(t for t in self._droppable if self._bit[t] & remake.needs)):
                 last[t] = max(last.get(t, -1), end)
         ops = self._passes.graph.ops
@@ -249,7 +246,7 @@ class _Search:
                 heapq.heappush(heap, (seconds, total, len(history), k - 1, before))
                 history.append((self._units[k - 1][order], label))
             for number, remake in enumerate(self._remakes):
-                if not remake.made & mask or k > remake.until or seconds + remake.seconds > limit:
+                if not remake.made & mask or seconds + remake.seconds > limit:
                     continue
                 touched = remake.made | remake.needs
                 before = (mask & ~remake.made) | remake.needs
