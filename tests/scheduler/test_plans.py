@@ -97,6 +97,15 @@ def test_a_larger_budget_is_never_slower_and_the_bound_never_higher():
         assert found[-1].predicted_seconds == min(plan.predicted_seconds for plan in found)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_chain_takes_the_order_of_liveness_as_soon_as_that_fits(seed):
+    """At the very bytes that it needs, whatever the chain's own smallest plan needs."""
+    problem = random_problem(seed)
+    liveness = StrategyPlanner(problem, "liveness")
+    plan = make_plan(problem, "chain", liveness.least_bytes)
+    assert [step.op for step in plan.steps] == natural_order(problem.graph)
+
+
 def test_the_bound_is_reached_when_everything_fits():
     for seed in SEEDS:
         problem = random_problem(seed)
