@@ -10,8 +10,6 @@ that others use, on the same blocks.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ..layers.graph import Graph
@@ -19,23 +17,15 @@ from ..memory.errors import BudgetError
 from ..memory.sizes import format_size
 from .baselines import BaselineOrders, plain_model
 from .bounds import knapsack_seconds
-from .chain import background_bytes, chain_model, choose_kernels, expand
-from .chain_bound import chain_bound_seconds
-from .chain_dp import Chain, Step, minimum_plan, solve
-from .draft import Draft, without_dead_recomputations
-from .kernels import Kernels, fast_gradients, fastest
-from .orders import ATTEMPTS, Orders, Placed, Placer, Problem
+from .chain_orders import ChainOrders
+from .draft import Draft
+from .orders import Orders, Placed, Placer, Problem
 from .plan import Instance, Plan
 from .simulate import simulate
 from .strategies import STRATEGIES, Strategy, parse_strategy
 from .verify import verify
 
 __all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan"]
-
-logger = logging.getLogger(__name__)
-
-SHORT = 24
-"""Blocks up to which `chain` looks at the baselines' orders too."""
 
 
 def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
@@ -73,7 +63,7 @@ class StrategyPlanner:
         else:
             self._own_draft = self._placer.drafted(self._own_order)
             if training and name in ("auto", "chain"):
-                self._orders = _ChainOrders(self._placer)
+                self._orders = ChainOrders(self._placer)
         smallest = None if self._orders is None else self._orders.smallest()
         proposed = [smallest, self._natural_within(None if smallest is None else smallest.end)]
         self._least = min((p for p in proposed if p is not None), key=lambda placed: placed.end)
@@ -112,7 +102,7 @@ class StrategyPlanner:
             chosen = (self._orders.fastest(budget_bytes) if self._orders is not None else None) or least
         chosen = self._placer.finished(chosen, budget_bytes)
         plan = _plan(problem, str(self.strategy), budget_bytes, chosen, least.end)
-        if isinstance(self._orders, _ChainOrders):
+        if isinstance(self._orders, ChainOrders):
             plan = replace(plan, chain_bound_seconds=self._orders.bound_seconds(budget_bytes))
         verify(plan, problem.graph, problem.costs, problem.state)
         return plan
@@ -150,67 +140,3 @@ def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: Placed, le
         predicted_seconds=timeline.seconds,
         lower_bound_seconds=knapsack_seconds(problem.graph, problem.costs, budget_bytes),
     )
-
-
-class _ChainOrders:
-    """Proposes the orders of the chain model, and where one of the baselines happens to be better, its.
-
-    The model counts a block's rerun whole, and its bytes as if blocks had no lifetimes in common; what is drafted may
-    leave operations out and share bytes. So in a network of few blocks an order that the model thinks worse can be better.
-    """
-
-    def __init__(self, placer: Placer) -> None:
-        self._placer = placer
-        problem = placer.problem
-        self._graph = problem.graph
-        choices = [placer.choose]
-        if problem.kernels is Kernels.FIT:
-            choices.append(fast_gradients(problem.graph, problem.costs, placer.choose))
-        self._model = chain_model(problem.graph, problem.costs, choices)
-        self._quickest: Chain | None = None
-        self._baselines: list[BaselineOrders] = []
-        if len(self._model.blocks) <= SHORT:
-            plain = plain_model(placer)
-            self._baselines = [BaselineOrders(placer, Strategy(name), plain) for name in ("sequential", "revolve")]
-
-    def _placed(self, steps: Sequence[Step]) -> Placed:
-        order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
-        return self._placer.placed(order, choose_kernels(self._model, steps))
-
-    def smallest(self) -> Placed:
-        """The plan of least memory."""
-        found = [self._placed(minimum_plan(self._model.chain)), *(b.smallest() for b in self._baselines)]
-        return min(found, key=lambda placed: placed.end)
-
-    def fastest(self, budget_bytes: int) -> Placed | None:
-        """The fastest for the budget; None where neither the model nor a baseline has a plan."""
-        proposed = [self._solved(budget_bytes), *(b.fastest(budget_bytes) for b in self._baselines)]
-        found = [placed for placed in proposed if placed is not None]
-        if len(found) < 2:
-            return found[0] if found else None
-        finished = [self._placer.finished(placed, budget_bytes) for placed in found]
-        return found[min(range(len(found)), key=lambda i: self._placer.seconds(finished[i].draft))]
-
-    def bound_seconds(self, budget_bytes: int) -> float:
-        """No plan of the chain's options is faster, whatever kernels it takes."""
-        if self._quickest is None:
-            problem, self._quickest = self._placer.problem, self._model.chain
-            if problem.kernels is Kernels.FIT:
-                self._quickest = chain_model(self._graph, problem.costs, [fastest(problem.costs)]).chain
-        return chain_bound_seconds(self._quickest, budget_bytes - background_bytes(self._graph))
-
-    def _solved(self, budget_bytes: int) -> Placed | None:
-        """The optimal plan for the budget; for ever smaller ones while placement needs more than what is live."""
-        room = budget_bytes - background_bytes(self._graph)
-        for _ in range(ATTEMPTS):
-            solution = solve(self._model.chain, room) if room > 0 else None
-            if solution is None:
-                logger.info("chain: no plan for %d bytes beside the state", room)
-                return None
-            placed = self._placed(solution.steps)
-            over = placed.end - budget_bytes
-            if over <= 0:
-                return placed
-            logger.info("chain: the plan for %d bytes beside the state is %d bytes over when placed", room, over)
-            room -= max(over, room // 256)
-        return None
