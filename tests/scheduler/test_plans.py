@@ -162,7 +162,7 @@ def test_refusal_of_a_simple_strategy_says_what_chain_needs():
 
 def test_rejected_candidates_log_their_reason(caplog):
     problem = random_problem(2)
-    with caplog.at_level(logging.INFO, "bathyal.scheduler.planner"):
+    with caplog.at_level(logging.INFO, "bathyal.scheduler.chain_orders"):
         make_plan(problem, "chain", budgets(problem, "chain")[0])
     assert "chain: " in caplog.text
 
