@@ -18,7 +18,7 @@ from ..layers.graph import Graph
 from ..memory.errors import PlanError
 from ..memory.sizes import format_size_exact
 from ..scheduler.costs import CostTable
-from ..scheduler.plan import Plan
+from ..scheduler.plan import Fetch, Offload, Plan, Run, Wait
 from .whole_file import write_whole
 
 FORMAT = 1
@@ -122,16 +122,23 @@ def _is_typed(found: SavedPlan) -> bool:
     plan, around = found.plan, found.surroundings
     texts: list[Any] = [found.network, around.backend, around.version, *found.kernels, plan.strategy, plan.graph]
     whole: list[Any] = [around.threads, plan.peak_bytes, plan.live_peak_bytes, plan.budget_bytes, plan.min_budget_bytes]
-    for instance in plan.instances:
-        whole += [instance.tensor, instance.birth, instance.death, instance.nbytes, instance.address]
+    whole.append(plan.outside_bytes)
+    for stay in (*plan.instances, *plan.copies):
+        whole += [stay.tensor, stay.birth, stay.death, stay.nbytes, stay.address]
     for step in plan.steps:
-        whole += [step.op, step.kernel, *step.inputs, *step.outputs, step.workspace]
+        match step:
+            case Run():
+                whole += [step.op, step.kernel, *step.inputs, *step.outputs, step.workspace]
+            case Offload() | Fetch():
+                whole += [step.instance, step.copy]
+            case Wait():
+                whole.append(step.transfer)
     seconds: list[Any] = [plan.predicted_seconds, plan.lower_bound_seconds]
     return (
         all(type(value) is str for value in texts)
         and all(type(value) is int for value in whole)
         and all(type(value) in (int, float) and math.isfinite(value) for value in seconds)
-        and all(type(step.recompute) is bool for step in plan.steps)
+        and all(type(step.recompute) is bool for step in plan.runs)
     )
 
 
@@ -160,7 +167,7 @@ def require_match(
         words = saved.network if saved.network != mine else same + saved.network
         hint = f"Give the choices that it was planned with. {AGAIN}"
         raise PlanError(where, f"a plan for the graph of {mine}", f"one for {words}", hint)
-    for step in saved.plan.steps:
+    for step in saved.plan.runs:
         op, kernel = step.op, step.kernel
         if not (0 <= op < min(len(saved.kernels), len(graph.ops)) and 0 <= kernel < len(costs.kernels[op])):
             raise PlanError(where, "kernels that there are", f"kernel {kernel} of operation {op}", AGAIN)

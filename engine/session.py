@@ -90,7 +90,7 @@ class Planned:
     @property
     def kernel_names(self) -> tuple[str, ...]:
         """Name of the kernel that each operation uses, by operation id."""
-        chosen = {step.op: step.kernel for step in self.plan.steps}
+        chosen = {step.op: step.kernel for step in self.plan.runs}
         return tuple(self.costs.kernels[op.id][chosen[op.id]].name for op in self.graph.ops)
 
 

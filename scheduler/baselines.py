@@ -21,6 +21,7 @@ from .chain import ChainModel, chain_model, expand
 from .chain_steps import Chain, Step, simulate_chain
 from .draft import Draft, without_dead_recomputations
 from .orders import Placed, Placer
+from .plan import Run
 from .revolve import most_slots, revolve_steps
 from .sequential import sequential_steps
 from .strategies import Strategy
@@ -159,7 +160,7 @@ class BaselineOrders:
         costs = self._placer.problem.costs
         best, least = None, math.inf
         for placed in self._that_fit(budget_bytes):
-            if sum(map(costs.fastest_seconds, placed.order)) >= least:
+            if sum(costs.fastest_seconds(step.op) for step in placed.draft.steps if isinstance(step, Run)) >= least:
                 break
             seconds = self._placer.seconds(self._placer.finished(placed, budget_bytes).draft)
             if seconds < least:

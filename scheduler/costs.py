@@ -5,11 +5,13 @@ The table is filled by measuring (the engine's profiler) or by arithmetic (`anal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..layers.graph import Graph, Op, Signature
 from ..layers.kinds import KINDS
+from ..memory.errors import ConfigError
 
 FLOPS_PER_SECOND = 5e10
 BYTES_PER_SECOND = 1e10
@@ -31,10 +33,42 @@ class KernelCost:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """How fast bytes leave the arena and come back; both may happen at once.
+
+    Attributes:
+        out_bytes_per_second: from the arena to the memory outside.
+        in_bytes_per_second: back.
+    """
+
+    out_bytes_per_second: float
+    in_bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        for rate in (self.out_bytes_per_second, self.in_bytes_per_second):
+            if not (math.isfinite(rate) and rate > 0):
+                raise ConfigError("link", "two rates above 0, in bytes per second", f"{rate}")
+
+    def out_seconds(self, nbytes: int) -> float:
+        """Time that bytes take to leave."""
+        return nbytes / self.out_bytes_per_second
+
+    def in_seconds(self, nbytes: int) -> float:
+        """Time that bytes take to come back."""
+        return nbytes / self.in_bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
 class CostTable:
-    """Kernels of every operation of a graph, by operation id; the first is the one of `kernels="fixed"`."""
+    """What things take.
+
+    Attributes:
+        kernels: of every operation of a graph, by operation id; the first is the one of `kernels="fixed"`.
+        link: to the memory outside; None where there is none.
+    """
 
     kernels: tuple[tuple[KernelCost, ...], ...]
+    link: Link | None = None
 
     def fastest_seconds(self, op: int) -> float:
         """Seconds of the fastest kernel, whatever its workspace."""

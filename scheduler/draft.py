@@ -1,23 +1,22 @@
 """From an order of operations to instances: who is alive when, and who may take over whose memory.
 
-An order is a list of operation ids; a second occurrence is a recomputation. That alone fixes residency: each read
-takes the latest instance of its tensor, and an instance lives from its first use to its last. What a strategy keeps
-or drops is therefore nothing but the order that it emits.
+An order is a list of operation ids; a second occurrence is a recomputation, and between them tensors may be moved out
+and fetched back. That alone fixes residency: each read takes the latest instance of its tensor, and an instance lives
+from its first use to its last. What a strategy keeps, drops or moves is therefore nothing but the order that it emits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from ..layers.graph import FED, STATE, Graph, Role, Tensor
 from ..layers.kinds import KINDS
-from .plan import NO_INSTANCE, NO_TENSOR, Run, aligned
-
-Order = Sequence[int]
+from .moves import Move, Order, Transfer
+from .plan import NO_INSTANCE, NO_TENSOR, PAGE, Fetch, Offload, Run, Step, Wait, aligned
 
 
 def aligned_size(tensor: Tensor) -> int:
@@ -26,21 +25,38 @@ def aligned_size(tensor: Tensor) -> int:
 
 
 @dataclass(slots=True)
-class Draft:
-    """A plan without addresses. Instances that share memory have the same buffer.
+class Stays:
+    """Stays of tensors somewhere, as columns: of each its tensor, first step, last step and bytes."""
+
+    tensor: list[int] = field(default_factory=list)
+    birth: list[int] = field(default_factory=list)
+    death: list[int] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+
+    def add(self, tensor: int, birth: int, nbytes: int) -> int:
+        """A stay of one step for now; return its number."""
+        self.tensor.append(tensor)
+        self.birth.append(birth)
+        self.death.append(birth)
+        self.nbytes.append(nbytes)
+        return len(self.tensor) - 1
+
+
+@dataclass(slots=True)
+class Draft(Stays):
+    """A plan without addresses: its instances as columns. Those that share memory have the same buffer.
 
     Attributes:
         steps: as in the plan.
-        tensor, birth, death, nbytes: of each instance.
         buffer: of each instance; the buffer's own number is that of its first instance.
+        paged: buffers of instances that are moved; their sizes and addresses are multiples of a page.
+        copies: stays outside the arena.
     """
 
-    steps: list[Run]
-    tensor: list[int]
-    birth: list[int]
-    death: list[int]
-    nbytes: list[int]
-    buffer: list[int]
+    steps: list[Step] = field(default_factory=list)
+    buffer: list[int] = field(default_factory=list)
+    paged: set[int] = field(default_factory=set)
+    copies: Stays = field(default_factory=Stays)
 
     def buffers(self) -> dict[int, tuple[int, int, int]]:
         """For each buffer (birth, death, bytes) over all its instances."""
@@ -62,7 +78,7 @@ class Draft:
         return np.cumsum(change[:-1])
 
 
-def without_dead_recomputations(graph: Graph, order: Order) -> list[int]:
+def without_dead_recomputations(graph: Graph, order: Sequence[int]) -> list[int]:
     """Leave out repeated runs whose outputs nobody reads before they are made again."""
     first: dict[int, int] = {}
     for position, number in enumerate(order):
@@ -98,7 +114,7 @@ def draft(
 
     Args:
         graph: lowered.
-        order: operation ids; every tensor that is read is made before, or is fed, state or `resident`.
+        order: operation ids and moves; every tensor that is read is made before, or is fed, state or `resident`.
         kernel: for an operation the index and the workspace bytes of its kernel.
         size: bytes of a tensor.
         resident: tensors that are there at the start, besides what is fed and state.
@@ -106,29 +122,23 @@ def draft(
         share: whether an output may take over the memory of an input that dies.
         whole_step: every tensor has memory of its own for the whole step.
     """
-    steps: list[Run] = []
-    last = len(order) - 1
-    out = Draft(steps, [], [], [], [], [])
-
-    def instance(tensor: int, birth: int, nbytes: int) -> int:
-        out.tensor.append(tensor)
-        out.birth.append(birth)
-        out.death.append(birth)
-        out.nbytes.append(nbytes)
-        out.buffer.append(len(out.buffer))
-        return len(out.tensor) - 1
-
-    current = {t: instance(t, 0, size(graph.tensors[t])) for t in resident}
+    out = Draft()
+    steps, last = out.steps, len(order) - 1
+    current = {t: out.add(t, 0, size(graph.tensors[t])) for t in resident}
+    moving = _Moving(out, current)
     done: set[int] = set()
-    for position, number in enumerate(order):
-        op = graph.ops[number]
-        again = number in done
-        done.add(number)
+    for position, entry in enumerate(order):
+        if isinstance(entry, Move):
+            steps.append(moving.step(entry, position))
+            continue
+        op = graph.ops[entry]
+        again = entry in done
+        done.add(entry)
         for t in op.inputs:
             if t not in current:
                 role = graph.tensors[t].role
                 assert role in STATE or role in FED, f"{op.name} reads {graph.tensors[t].name} before it is made"
-                current[t] = instance(t, 0, size(graph.tensors[t]))
+                current[t] = out.add(t, 0, size(graph.tensors[t]))
                 if role in STATE:
                     out.death[-1] = last
         inputs = tuple(current[t] for t in op.inputs)
@@ -141,11 +151,12 @@ def draft(
                 out.death[kept] = max(out.death[kept], position)
                 outputs.append(kept)
             else:
-                outputs.append(instance(t, position, size(graph.tensors[t])))
+                outputs.append(out.add(t, position, size(graph.tensors[t])))
                 current[t] = outputs[-1]
-        index, workspace_bytes = kernel(number)
-        workspace = instance(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE
-        steps.append(Run(number, index, inputs, tuple(outputs), workspace, again))
+        index, workspace_bytes = kernel(entry)
+        workspace = out.add(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE
+        steps.append(Run(entry, index, inputs, tuple(outputs), workspace, again))
+    out.buffer = list(range(len(out.tensor)))
     needed_after = {current[t] for t in (*graph.outputs, *final) if t in current}
     for i in needed_after:
         out.death[i] = max(last, 0)
@@ -155,12 +166,57 @@ def draft(
                 out.birth[i], out.death[i] = 0, max(last, 0)
     elif share:
         _share(graph, out, needed_after)
+    moving.pad()
     return out
+
+
+class _Moving:
+    """Turns the moves of an order into steps."""
+
+    def __init__(self, out: Draft, current: dict[int, int]) -> None:
+        self._out = out
+        self._current = current
+        self._copy: dict[int, int] = {}
+        self._begun: dict[int, int] = {}
+        self._moved: set[int] = set()
+
+    def step(self, move: Move, position: int) -> Step:
+        """The step of a move, and what it does to lifetimes."""
+        out, t = self._out, move.tensor
+        copies = out.copies
+        if move.what is Transfer.WAIT:
+            began = self._begun[t]
+            step = out.steps[began]
+            assert isinstance(step, (Offload, Fetch))
+            for stays, number in ((out, step.instance), (copies, step.copy)):
+                stays.death[number] = max(stays.death[number], position)
+            return Wait(began)
+        self._begun[t] = position
+        if move.what is Transfer.OFFLOAD:
+            instance = self._current[t]
+            out.death[instance] = max(out.death[instance], position)
+            copy = self._copy[t] = copies.add(t, position, aligned(out.nbytes[instance], PAGE))
+            self._moved.add(instance)
+            return Offload(instance, copy)
+        copy = self._copy[t]
+        instance = self._current[t] = out.add(t, position, copies.nbytes[copy])
+        self._moved.add(instance)
+        return Fetch(copy, instance)
+
+    def pad(self) -> None:
+        """Give what is moved, and what shares its memory, whole pages."""
+        out = self._out
+        out.paged = {out.buffer[i] for i in self._moved}
+        for i, buffer in enumerate(out.buffer if out.paged else ()):
+            if buffer in out.paged:
+                out.nbytes[i] = aligned(out.nbytes[i], PAGE)
 
 
 def _share(graph: Graph, out: Draft, needed_after: Container[int]) -> None:
     """Let outputs take over the memory of inputs that die at the same step, where the kind of operation allows it."""
     for position, step in enumerate(out.steps):
+        if not isinstance(step, Run):
+            continue
         op = graph.ops[step.op]
         taken: set[int] = set()
         for to, source in KINDS[op.kind].inplace:

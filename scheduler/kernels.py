@@ -12,7 +12,7 @@ from enum import Enum
 from ..layers.graph import Graph, Phase
 from .costs import CostTable
 from .draft import Draft
-from .plan import NO_INSTANCE, aligned
+from .plan import NO_INSTANCE, Run, aligned
 
 
 class Kernels(str, Enum):
@@ -58,6 +58,8 @@ def fastest_that_fits(costs: CostTable, planned: Draft, room_bytes: int) -> Choi
     live = planned.live_bytes()
     free: dict[int, int] = {}
     for position, step in enumerate(planned.steps):
+        if not isinstance(step, Run):
+            continue
         own = 0 if step.workspace == NO_INSTANCE else planned.nbytes[step.workspace]
         spare = room_bytes - int(live[position]) + own
         free[step.op] = min(spare, free.get(step.op, spare))

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from ..layers.graph import STATE, Graph, Phase, Role
 from .costs import CostTable
-from .plan import NO_TENSOR, Instance, Plan
-from .simulate import simulate, taken_over
+from .plan import NO_TENSOR, Instance, Plan, Run
+from .simulate import Carry, simulate, taken_over
 
 
 class Use(str, Enum):
@@ -37,12 +37,14 @@ class Occupancy:
         nbytes: for each use (steps,) bytes.
         passes: for "forward", "loss" and "backward" when it begins and ends; those that take no step are left out.
         repeated: (steps,) whether the step runs an operation again.
+        carries: the transfers.
     """
 
     edges: npt.NDArray[np.float64]
     nbytes: Mapping[Use, npt.NDArray[np.int64]]
     passes: Mapping[str, tuple[float, float]]
     repeated: npt.NDArray[np.bool_]
+    carries: tuple[Carry, ...]
 
 
 def occupancy(plan: Plan, graph: Graph, costs: CostTable) -> Occupancy:
@@ -57,12 +59,12 @@ def occupancy(plan: Plan, graph: Graph, costs: CostTable) -> Occupancy:
     for position, old in taken_over(plan):
         live[uses[old]][position] -= plan.instances[old].nbytes
     edges = np.append(timeline.starts, timeline.seconds)
-    at_loss = [n for n, step in enumerate(plan.steps) if graph.ops[step.op].phase is Phase.LOSS]
+    at_loss = [n for n, s in enumerate(plan.steps) if isinstance(s, Run) and graph.ops[s.op].phase is Phase.LOSS]
     begin, end = (at_loss[0], at_loss[-1] + 1) if at_loss else (len(plan.steps), len(plan.steps))
     cuts = {"forward": (0, begin), "loss": (begin, end), "backward": (end, len(plan.steps))}
     passes = {name: (float(edges[a]), float(edges[b])) for name, (a, b) in cuts.items() if a < b}
-    repeated = np.array([step.recompute for step in plan.steps], np.bool_)
-    return Occupancy(edges, live, passes, repeated)
+    repeated = np.array([isinstance(s, Run) and s.recompute for s in plan.steps], np.bool_)
+    return Occupancy(edges, live, passes, repeated, timeline.carries)
 
 
 def _use(instance: Instance, graph: Graph) -> Use:

@@ -5,7 +5,6 @@ An order and the kernels fix everything else (`draft`, `placement`). Pure, like 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,8 +12,10 @@ from ..layers.graph import STATE, Graph
 from .costs import CostTable
 from .draft import Draft, draft
 from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
+from .moves import Order
 from .placement import Rectangle, StateLayout, place
-from .plan import NO_TENSOR
+from .plan import ALIGNMENT, NO_TENSOR, PAGE
+from .simulate import play
 
 ATTEMPTS = 8
 """How often a chain plan, or a choice of kernels, is made again for less memory because its placement did not fit."""
@@ -39,12 +40,23 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An order with instances, kernels and addresses."""
+    """An order with instances, kernels and addresses.
 
-    order: Sequence[int]
+    Attributes:
+        order: operations and moves.
+        draft: its instances and copies.
+        addresses: of the instances.
+        end: the highest end of an instance.
+        outside: addresses of the copies.
+        outside_end: the highest end of a copy.
+    """
+
+    order: Order
     draft: Draft
     addresses: list[int]
     end: int
+    outside: list[int]
+    outside_end: int
 
 
 class Placer:
@@ -55,15 +67,15 @@ class Placer:
         self.choose = least_workspace(problem.costs, problem.kernels)
         self._whole_step = whole_step
 
-    def drafted(self, order: Sequence[int], choose: Choice | None = None) -> Draft:
+    def drafted(self, order: Order, choose: Choice | None = None) -> Draft:
         """Instances without addresses; by default with the kernels that memory is planned with."""
         return draft(self.problem.graph, order, choose or self.choose, whole_step=self._whole_step)
 
-    def placed(self, order: Sequence[int], choose: Choice | None = None) -> Placed:
+    def placed(self, order: Order, choose: Choice | None = None) -> Placed:
         """Draft and place."""
         return self.located(order, self.drafted(order, choose))
 
-    def located(self, order: Sequence[int], drafted: Draft) -> Placed:
+    def located(self, order: Order, drafted: Draft) -> Placed:
         """Give the instances of `order` addresses."""
         graph, state = self.problem.graph, self.problem.state
         fixed = {
@@ -73,11 +85,15 @@ class Placer:
         }
         buffers = drafted.buffers()
         free = [buffer for buffer in buffers if buffer not in fixed]
-        found, _ = place([Rectangle(*buffers[buffer]) for buffer in free], state.nbytes)
+        paged = drafted.paged
+        shapes = [Rectangle(*buffers[b], PAGE if b in paged else ALIGNMENT) for b in free]
+        found, _ = place(shapes, state.nbytes)
         at = {**fixed, **dict(zip(free, found, strict=True))}
         addresses = [at[buffer] for buffer in drafted.buffer]
         end = max((a + n for a, n in zip(addresses, drafted.nbytes, strict=True)), default=0)
-        return Placed(order, drafted, addresses, end)
+        copies = drafted.copies
+        outside, outside_end = place(list(map(Rectangle, copies.birth, copies.death, copies.nbytes)), 0)
+        return Placed(order, drafted, addresses, end, outside, outside_end)
 
     def least_end(self, drafted: Draft) -> int:
         """What no placement can end below: the state, and the most of all else that lives at once."""
@@ -105,9 +121,9 @@ class Placer:
         return self.with_fastest_kernels(planned, budget_bytes) if self.problem.kernels is Kernels.FIT else planned
 
     def seconds(self, drafted: Draft) -> float:
-        """Seconds of all steps with their kernels."""
-        kernels = self.problem.costs.kernels
-        return sum(kernels[step.op][step.kernel].seconds for step in drafted.steps)
+        """Seconds of all steps with their kernels, and of what transfers make them wait."""
+        starts, _ = play(drafted.steps, drafted.copies.nbytes, self.problem.costs)
+        return float(starts[-1])
 
 
 class Orders(Protocol):

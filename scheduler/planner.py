@@ -119,12 +119,14 @@ def _is_training(graph: Graph) -> bool:
 
 
 def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: Placed, least_bytes: int) -> Plan:
-    drafted = chosen.draft
+    drafted, copies = chosen.draft, chosen.draft.copies
     plan = Plan(
         strategy=strategy,
         graph=problem.graph.fingerprint(),
         steps=tuple(drafted.steps),
         instances=tuple(map(Instance, drafted.tensor, drafted.birth, drafted.death, drafted.nbytes, chosen.addresses)),
+        copies=tuple(map(Instance, copies.tensor, copies.birth, copies.death, copies.nbytes, chosen.outside)),
+        outside_bytes=chosen.outside_end,
         peak_bytes=chosen.end,
         live_peak_bytes=0,
         budget_bytes=budget_bytes,

@@ -1,15 +1,39 @@
-"""What a plan costs, from the plan alone: bytes at each step and seconds, independent of whoever made it."""
+"""What a plan costs, from the plan alone: bytes at each step and seconds, independent of whoever made it.
+
+Three things work at once: the computation, what leaves the arena and what comes back. Each does its own work in order. A
+transfer begins when the one before it in its direction is done and the computation has come to the step that begins it;
+a `Wait` holds the computation up until the transfer is done. Transfers and computation are taken not to slow each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .costs import CostTable
-from .plan import Plan
+from ..memory.errors import PlanError, unreachable
+from .costs import CostTable, Link
+from .plan import Fetch, Offload, Plan, Run, Step, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A transfer in time.
+
+    Attributes:
+        position: of the step that begins it.
+        outward: whether it leaves the arena.
+        nbytes: that are copied.
+        start, end: in seconds.
+    """
+
+    position: int
+    outward: bool
+    nbytes: int
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +42,26 @@ class Timeline:
 
     Attributes:
         seconds: of the whole step.
-        starts: when each plan step begins, in seconds.
+        starts: when the computation comes to each plan step, in seconds.
         live_bytes: at each plan step; memory that an output takes over from an input counts once.
         peak_bytes: the most of `live_bytes`.
+        stalled_seconds: that the computation waits for transfers.
+        carries: the transfers, in the order in which they are begun.
     """
 
     seconds: float
     starts: npt.NDArray[np.float64]
     live_bytes: npt.NDArray[np.int64]
     peak_bytes: int
+    stalled_seconds: float
+    carries: tuple[Carry, ...]
 
 
 def taken_over(plan: Plan) -> Iterator[tuple[int, int]]:
     """Each step at which an output takes the bytes of an input over, and the input's instance."""
     for position, step in enumerate(plan.steps):
+        if not isinstance(step, Run):
+            continue
         for new in step.outputs:
             born = plan.instances[new]
             if born.birth != position or not born.nbytes:
@@ -43,7 +73,11 @@ def taken_over(plan: Plan) -> Iterator[tuple[int, int]]:
 
 
 def simulate(plan: Plan, costs: CostTable) -> Timeline:
-    """Play a plan against a cost table."""
+    """Play a plan against a cost table.
+
+    Raises:
+        PlanError: the plan moves bytes, and the cost table has no link.
+    """
     change = np.zeros(len(plan.steps) + 1, np.int64)
     for i in plan.instances:
         change[i.birth] += i.nbytes
@@ -51,6 +85,48 @@ def simulate(plan: Plan, costs: CostTable) -> Timeline:
     live = np.cumsum(change[:-1])
     for position, old in taken_over(plan):
         live[position] -= plan.instances[old].nbytes
-    seconds = np.array([costs.kernels[s.op][s.kernel].seconds for s in plan.steps], np.float64)
-    ends = np.cumsum(seconds)
-    return Timeline(float(ends[-1]) if len(ends) else 0.0, ends - seconds, live, int(live.max()) if len(live) else 0)
+    starts, carries = play(plan.steps, [i.nbytes for i in plan.copies], costs)
+    seconds = float(starts[-1])
+    computing = sum(costs.kernels[s.op][s.kernel].seconds for s in plan.runs)
+    stalled = max(seconds - computing, 0.0) if carries else 0.0
+    return Timeline(seconds, starts[:-1], live, int(live.max()) if len(live) else 0, stalled, carries)
+
+
+def play(
+    steps: Sequence[Step], copy_bytes: Sequence[int], costs: CostTable
+) -> tuple[npt.NDArray[np.float64], tuple[Carry, ...]]:
+    """When the computation comes to each step, and to the end (steps + 1,); and the transfers."""
+    starts = np.zeros(len(steps) + 1)
+    if all(isinstance(step, Run) for step in steps):
+        np.cumsum([costs.kernels[s.op][s.kernel].seconds for s in steps if isinstance(s, Run)], out=starts[1:])
+        return starts, ()
+    if costs.link is None:
+        raise PlanError("plan", "transfers with a link whose speed is known", "no link")
+    return _play_with_transfers(steps, copy_bytes, costs, costs.link)
+
+
+def _play_with_transfers(
+    steps: Sequence[Step], copy_bytes: Sequence[int], costs: CostTable, link: Link
+) -> tuple[npt.NDArray[np.float64], tuple[Carry, ...]]:
+    starts = np.zeros(len(steps) + 1)
+    now = out = inward = 0.0
+    begun: dict[int, Carry] = {}
+    for position, step in enumerate(steps):
+        starts[position] = now
+        match step:
+            case Run():
+                now += costs.kernels[step.op][step.kernel].seconds
+            case Offload():
+                begin, nbytes = max(now, out), copy_bytes[step.copy]
+                out = begin + link.out_seconds(nbytes)
+                begun[position] = Carry(position, True, nbytes, begin, out)
+            case Fetch():
+                begin, nbytes = max(now, inward), copy_bytes[step.copy]
+                inward = begin + link.in_seconds(nbytes)
+                begun[position] = Carry(position, False, nbytes, begin, inward)
+            case Wait():
+                now = max(now, begun[step.transfer].end)
+            case _:
+                unreachable(step)
+    starts[len(steps)] = now
+    return starts, tuple(begun.values())

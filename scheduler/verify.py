@@ -1,8 +1,9 @@
 """Check a plan without trusting its maker.
 
 Replays the steps and raises `PlanError` unless every operation runs first exactly once, reads the right values while
-they are there and unharmed, only repeats what may be repeated, no two live instances overlap, and state lies where all
-plans of a run expect it. It shares no code with the planners; it does not check seconds.
+they are there and unharmed, only repeats what may be repeated, no two live instances overlap, transfers are waited for
+before anybody relies on them, and state lies where all plans of a run expect it. It shares no code with the planners; it
+does not check seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ..layers.kinds import KINDS
 from ..memory.errors import PlanError
 from .costs import CostTable
 from .placement import StateLayout
-from .plan import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Plan, Run
+from .plan import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Fetch, Plan, Run
+from .verify_transfers import TransferReplay
 
 
 def verify(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout) -> None:
@@ -67,9 +69,12 @@ class _Replay:
         self.written: set[int] = set()
         self.updater = {tensor: op.id for op in graph.ops for tensor in op.updates}
         self.runs: dict[int, int] = {}
+        self.kernels: dict[int, int] = {}
+        self.transfers = TransferReplay(plan, graph, self.written)
         seen: dict[int, int] = {}
+        fetched = {step.instance for step in plan.steps if isinstance(step, Fetch)}
         for number, i in enumerate(plan.instances):
-            if i.tensor == NO_TENSOR:
+            if i.tensor == NO_TENSOR or number in fetched:
                 continue
             role = graph.tensors[i.tensor].role
             if role in STATE or role in FED:
@@ -104,6 +109,9 @@ class _Replay:
 def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
     replay = _Replay(plan, graph)
     for position, step in enumerate(plan.steps):
+        if not isinstance(step, Run):
+            replay.transfers.follow(f"step {position} ({type(step).__name__.lower()})", position, step)
+            continue
         if not 0 <= step.op < len(graph.ops):
             raise PlanError(f"step {position}", f"one of {len(graph.ops)} operations", str(step.op))
         op = graph.ops[step.op]
@@ -114,7 +122,7 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
             raise PlanError(where, "recompute on exactly the repeated runs", f"run number {before + 1}")
         if before and (op.updates or op.phase is not Phase.FORWARD):
             raise PlanError(where, "no repetition of an update, a loss or a gradient", "a second run")
-        if before and step.kernel != replay.plan.steps[before - 1].kernel:
+        if step.kernel != replay.kernels.setdefault(op.id, step.kernel):
             raise PlanError(where, "the kernel of the first run", f"kernel {step.kernel}")
         if len(step.inputs) != len(op.inputs) or len(step.outputs) != len(op.outputs):
             raise PlanError(where, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs", f"{step}")
@@ -127,10 +135,12 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
             replay.use(where, position, number, tensor)
             if number in replay.written:
                 raise PlanError(where, "a fresh instance for each output", f"instance {number} written twice")
+            replay.transfers.may_write(where, number)
             replay.written.add(number)
         _check_inplace(plan, graph, position, step, where)
         replay.runs.setdefault(op.id, position + 1)
         _check_workspace(plan, costs, position, step, where)
+    replay.transfers.finish()
     missing = [op.name for op in graph.ops if op.id not in replay.runs]
     if missing:
         raise PlanError("plan", "every operation to run", f"{len(missing)} that do not, the first in {missing[0]}")
@@ -200,11 +210,12 @@ def _check_overlaps(plan: Plan) -> None:
 
     for position in range(len(plan.steps)):
         step = plan.steps[position]
+        operands = (step.inputs, step.outputs) if isinstance(step, Run) else ((), ())
         handed_over = {
             n
-            for n in step.inputs
+            for n in operands[0]
             if plan.instances[n].death == position
-            and any(plan.instances[o].address == plan.instances[n].address for o in step.outputs)
+            and any(plan.instances[o].address == plan.instances[n].address for o in operands[1])
         }
         live -= sum(map(leave, handed_over))
         for number in births[position]:

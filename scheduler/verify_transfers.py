@@ -1,0 +1,134 @@
+"""Check the transfers of a plan: what leaves is whole and stays until it has left, what comes back is read when it is there.
+
+Part of `verify`; shares no code with the planners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..layers.graph import STATE, Graph
+from ..memory.errors import PlanError
+from .plan import NO_TENSOR, PAGE, Fetch, Instance, Offload, Plan, Wait
+
+
+class TransferReplay:
+    """Follows the transfers through a step.
+
+    Args:
+        plan: whose steps are replayed.
+        graph: lowered.
+        written: instances that hold their value; those that have come back are added.
+    """
+
+    def __init__(self, plan: Plan, graph: Graph, written: set[int]) -> None:
+        self._plan = plan
+        self._graph = graph
+        self._written = written
+        self._in_flight: dict[int, Offload | Fetch] = {}
+        self._begun: set[int] = set()
+        self._outside: set[int] = set()
+        self._check_copies()
+
+    def _check_copies(self) -> None:
+        plan, end = self._plan, 0
+        for number, copy in enumerate(plan.copies):
+            where = f"copy {number}"
+            if copy.address < 0 or copy.address % PAGE or copy.nbytes <= 0 or copy.nbytes % PAGE:
+                raise PlanError(where, f"whole pages of {PAGE} bytes", f"{copy.nbytes} bytes at {copy.address}")
+            if not 0 <= copy.tensor < len(self._graph.tensors):
+                raise PlanError(where, f"one of {len(self._graph.tensors)} tensors", str(copy.tensor))
+            if self._graph.tensors[copy.tensor].role in STATE:
+                raise PlanError(where, "state that stays in the arena", self._graph.tensors[copy.tensor].name)
+            if not 0 <= copy.birth <= copy.death < len(plan.steps):
+                raise PlanError(where, "a life within the step", f"{copy.birth} to {copy.death}")
+            end = max(end, copy.address + copy.nbytes)
+        if end != plan.outside_bytes:
+            raise PlanError("plan", f"outside_bytes {end}, the highest end of a copy", str(plan.outside_bytes))
+        for first, second in overlapping(plan.copies):
+            raise PlanError(f"copy {second}", "copies outside apart while they live", f"it overlaps copy {first}")
+
+    def follow(self, where: str, position: int, step: Offload | Fetch | Wait) -> None:
+        """Check one step."""
+        match step:
+            case Wait():
+                self._end(where, position, step.transfer)
+                return
+            case Offload():
+                self._begin_offload(where, position, step)
+            case Fetch():
+                self._begin_fetch(where, position, step)
+        self._in_flight[position] = step
+
+    def _pair(self, where: str, position: int, step: Offload | Fetch) -> tuple[Instance, Instance]:
+        plan = self._plan
+        if not 0 <= step.instance < len(plan.instances) or not 0 <= step.copy < len(plan.copies):
+            raise PlanError(where, "an instance and a copy of the plan", str(step))
+        instance, copy = plan.instances[step.instance], plan.copies[step.copy]
+        if instance.tensor == NO_TENSOR or (instance.tensor, instance.nbytes) != (copy.tensor, copy.nbytes):
+            raise PlanError(where, "an instance and a copy of one tensor and size", f"{instance}, {copy}")
+        if instance.address % PAGE:
+            raise PlanError(where, f"an address aligned to {PAGE}", str(instance.address))
+        self._alive(where, position, instance, copy)
+        return instance, copy
+
+    def _alive(self, where: str, position: int, *stays: Instance) -> None:
+        for stay in stays:
+            if not stay.birth <= position <= stay.death:
+                raise PlanError(where, "both ends of a transfer alive until it is waited for", str(stay))
+
+    def _begin_offload(self, where: str, position: int, step: Offload) -> None:
+        _, copy = self._pair(where, position, step)
+        if step.instance not in self._written:
+            raise PlanError(where, "an instance that holds its value", f"instance {step.instance}")
+        if copy.birth != position or step.copy in self._begun:
+            raise PlanError(where, "a fresh copy", f"copy {step.copy}, {copy}")
+        self._begun.add(step.copy)
+
+    def _begin_fetch(self, where: str, position: int, step: Fetch) -> None:
+        instance, _ = self._pair(where, position, step)
+        if step.copy not in self._outside:
+            raise PlanError(where, "a copy that has left the arena", f"copy {step.copy}")
+        filled = any(isinstance(s, Fetch) and s.instance == step.instance for s in self._in_flight.values())
+        if instance.birth != position or step.instance in self._written or filled:
+            raise PlanError(where, "a fresh instance", f"instance {step.instance}, {instance}")
+
+    def _end(self, where: str, position: int, transfer: int) -> None:
+        step = self._in_flight.pop(transfer, None)
+        if step is None:
+            raise PlanError(where, "a transfer that has begun and was not waited for yet", f"step {transfer}")
+        self._alive(where, position, self._plan.instances[step.instance], self._plan.copies[step.copy])
+        if isinstance(step, Offload):
+            self._outside.add(step.copy)
+        else:
+            self._written.add(step.instance)
+
+    def finish(self) -> None:
+        """At the end of the step."""
+        if self._in_flight:
+            raise PlanError("plan", "a wait for every transfer", f"none for that of step {min(self._in_flight)}")
+
+    def may_write(self, where: str, instance: int) -> None:
+        """An operation is about to write an instance."""
+        for position, step in self._in_flight.items():
+            if step.instance == instance:
+                raise PlanError(where, "no write to what is being moved", f"instance {instance}, since step {position}")
+
+
+def overlapping(stays: Sequence[Instance]) -> list[tuple[int, int]]:
+    """The first two stays that share a byte at a step; empty where none do."""
+    events = sorted(
+        [(s.birth, 0, n) for n, s in enumerate(stays)] + [(s.death + 1, -1, n) for n, s in enumerate(stays)]
+    )
+    alive: set[int] = set()
+    for _, kind, number in events:
+        if kind:
+            alive.discard(number)
+            continue
+        mine = stays[number]
+        for other in alive:
+            its = stays[other]
+            if its.address < mine.address + mine.nbytes and mine.address < its.address + its.nbytes:
+                return [(other, number)]
+        alive.add(number)
+    return []
