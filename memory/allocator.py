@@ -81,16 +81,23 @@ class HeapPool:
         self._allocations = 0
         self._closed = False
 
-    def allocate(self, block_id: BlockId, nbytes: int) -> int:
-        """Return the address of `nbytes`, rounded up to the alignment, known as `block_id` until freed.
+    def allocate(self, block_id: BlockId, nbytes: int, alignment: int | None = None) -> int:
+        """Return the address of `nbytes`, rounded up to the pool's alignment, known as `block_id` until freed.
+
+        Args:
+            block_id: anything hashable that is not live.
+            nbytes: at least 1.
+            alignment: of this block's address, a multiple of the pool's; None for the pool's.
 
         Raises:
             BudgetError: no hole and no room at the end is large enough.
-            PlanError: the id is live, the size is not positive, or the pool is closed.
+            PlanError: the id is live, the size is not positive, the pool is closed, or it cannot align so.
         """
         if self._closed or nbytes <= 0 or block_id in self._blocks:
             self._refuse(block_id, nbytes)
         size = -(-nbytes // self.alignment) * self.alignment
+        if alignment is not None and alignment != self.alignment:
+            return self._allocate_aligned(block_id, size, alignment)
         position = bisect_left(self._holes_by_size, (size, -1))
         if position < len(self._holes_by_size):
             hole_size, address = self._holes_by_size[position]
@@ -103,6 +110,35 @@ class HeapPool:
                 self._raise_full(block_id, size)
             self._end = address + size
             self._high_water_bytes = max(self._high_water_bytes, self._end)
+        return self._admit(block_id, address, size)
+
+    def _allocate_aligned(self, block_id: BlockId, size: int, alignment: int) -> int:
+        """The smallest hole in which `size` bytes fit at a multiple of `alignment`, else the end; what is skipped is a hole."""
+        if alignment <= 0 or alignment % self.alignment:
+            raise PlanError(
+                f"heap pool, block {block_id!r}", f"an alignment that is a multiple of {self.alignment}", str(alignment)
+            )
+        for hole_size, hole in self._holes_by_size[bisect_left(self._holes_by_size, (size, -1)) :]:
+            address = -(-hole // alignment) * alignment
+            after = hole + hole_size - address - size
+            if after >= 0:
+                self._remove_hole(hole)
+                if after:
+                    self._insert_hole(address + size, after)
+                if address > hole:
+                    self._insert_hole(hole, address - hole)
+                return self._admit(block_id, address, size)
+        address = -(-self._end // alignment) * alignment
+        if self._limit is not None and address + size > self._limit:
+            self._raise_full(block_id, size)
+        if address > self._end:
+            self._insert_hole(self._end, address - self._end)
+        self._end = address + size
+        self._high_water_bytes = max(self._high_water_bytes, self._end)
+        return self._admit(block_id, address, size)
+
+    def _admit(self, block_id: BlockId, address: int, size: int) -> int:
+        """Count a block as live; return its address."""
         self._blocks[block_id] = (address, size)
         self._allocations += 1
         self._allocated_bytes += size

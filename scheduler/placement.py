@@ -55,15 +55,19 @@ def lay_out_state(graph: Graph) -> StateLayout:
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """A buffer to place: alive from step `birth` to step `death`, both included."""
+    """A buffer to place: alive from step `birth` to step `death`, both included.
+
+    Its address is a multiple of `alignment`, a power of two of at least `ALIGNMENT`, unless it has no bytes.
+    """
 
     birth: int
     death: int
     nbytes: int
+    alignment: int = ALIGNMENT
 
 
 def place(rectangles: Sequence[Rectangle], base: int) -> tuple[list[int], int]:
-    """Find addresses from `base` up.
+    """Find addresses from `base` up; `base` is aligned as the arena is, no more.
 
     Returns:
         The address of each rectangle, and the highest end (at least `base`).
@@ -110,21 +114,24 @@ def _by_time(rectangles: Sequence[Rectangle]) -> Iterable[tuple[bool, int]]:
 
 def _replay(rectangles: Sequence[Rectangle], base: int, events: Iterable[tuple[bool, int]]) -> tuple[list[int], int]:
     pool = HeapPool(None, alignment=ALIGNMENT)
+    if base:
+        pool.allocate(-1, base)  # so that the pool's addresses are those of the arena, and aligned as they are
     addresses = [base] * len(rectangles)
     for birth, i in events:
-        if rectangles[i].nbytes == 0:
+        r = rectangles[i]
+        if r.nbytes == 0:
             continue
         if birth:
-            addresses[i] = base + pool.allocate(i, rectangles[i].nbytes)
+            addresses[i] = pool.allocate(i, r.nbytes, r.alignment)
         else:
             pool.free(i)
-    return addresses, base + pool.statistics.high_water_bytes
+    return addresses, pool.statistics.high_water_bytes
 
 
 def _replay_backwards(rectangles: Sequence[Rectangle], base: int) -> tuple[list[int], int]:
     """The same from the last step to the first: what lives long is then often placed first."""
     last = max(r.death for r in rectangles)
-    mirrored = [Rectangle(last - r.death, last - r.birth, r.nbytes) for r in rectangles]
+    mirrored = [Rectangle(last - r.death, last - r.birth, r.nbytes, r.alignment) for r in rectangles]
     return _replay(mirrored, base, _by_time(mirrored))
 
 
@@ -138,12 +145,15 @@ def _first_fit(rectangles: Sequence[Rectangle], order: Sequence[int], base: int)
     top = base
     for placed, i in enumerate(order):
         r = rectangles[i]
+        if r.nbytes == 0:
+            deaths[placed] = -1  # lives with nothing
+            continue
         overlap = np.flatnonzero((births[:placed] <= r.death) & (deaths[:placed] >= r.birth))
-        address = base
+        address = -(-base // r.alignment) * r.alignment
         if overlap.size:
             by_start = overlap[np.argsort(starts[overlap], kind="stable")]
             first, end = starts[by_start], np.maximum.accumulate(ends[by_start])
-            gaps = np.concatenate(([base], np.maximum(end, base)))
+            gaps = -(-np.concatenate(([base], end)) // r.alignment) * r.alignment
             fits = np.flatnonzero(first - gaps[:-1] >= r.nbytes)
             address = int(gaps[fits[0]] if fits.size else gaps[-1])
         births[placed], deaths[placed] = r.birth, r.death

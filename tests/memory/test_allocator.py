@@ -25,11 +25,15 @@ class NaivePool:
             at = end
         return holes, at
 
-    def allocate(self, name, nbytes):
+    def allocate(self, name, nbytes, alignment=None):
         size = math.ceil(nbytes / self.alignment) * self.alignment
         holes, top = self.holes()
-        fitting = sorted((end - first, first) for first, end in holes if end - first >= size)
-        address = fitting[0][1] if fitting else top
+
+        def start(at):
+            return math.ceil(at / (alignment or self.alignment)) * (alignment or self.alignment)
+
+        fitting = sorted((end - first, first) for first, end in holes if end - start(first) >= size)
+        address = start(fitting[0][1] if fitting else top)
         if address + size > self.limit:
             return None
         self.blocks[name] = (address, address + size)
@@ -58,15 +62,20 @@ class NaivePool:
 
 
 @st.composite
-def traces(draw):
-    """Events in which only live blocks are freed, and every id is used once."""
+def aligned_traces(draw, multiples=(1, 2, 8)):
+    """Events in which only live blocks are freed, and every id is used once; last, multiples of the pool's alignment."""
     live, trace = [], []
     for block_id in range(draw(st.integers(1, 60))):
         while live and draw(st.booleans()):
             trace.append(("free", live.pop(draw(st.integers(0, len(live) - 1)))))
-        trace.append(("allocate", block_id, draw(st.integers(1, 700))))
+        trace.append(("allocate", block_id, draw(st.integers(1, 700)), draw(st.sampled_from(multiples))))
         live.append(block_id)
     return trace
+
+
+def traces():
+    """The same where every block is aligned as the pool is."""
+    return aligned_traces((1,)).map(lambda trace: [event[:3] for event in trace])
 
 
 def run(pool, trace):
@@ -84,7 +93,7 @@ def run(pool, trace):
     return addresses
 
 
-@given(traces(), st.one_of(st.none(), st.integers(0, 6000)), st.sampled_from([1, 48, 64]))
+@given(aligned_traces(), st.one_of(st.none(), st.integers(0, 6000)), st.sampled_from([1, 48, 64]))
 def test_it_agrees_with_a_naive_model_at_every_event(trace, capacity, alignment):
     pool, model = HeapPool(capacity, alignment), NaivePool(capacity, alignment)
     for event in trace:
@@ -95,13 +104,20 @@ def test_it_agrees_with_a_naive_model_at_every_event(trace, capacity, alignment)
             else:
                 pool.free(event[1])
         else:
-            expected = model.allocate(event[1], event[2])
+            _, name, nbytes, multiple = event
+            expected = model.allocate(name, nbytes, multiple * alignment)
             if expected is None:
                 with pytest.raises(BudgetError):
-                    pool.allocate(event[1], event[2])
+                    pool.allocate(name, nbytes, multiple * alignment)
             else:
-                assert pool.allocate(event[1], event[2]) == expected
+                assert pool.allocate(name, nbytes, multiple * alignment) == expected
         assert pool.statistics == model.statistics()
+
+
+@pytest.mark.parametrize("alignment", [-64, 0, 1, 32, 96])
+def test_a_block_is_aligned_to_multiples_of_the_pools_alignment(alignment):
+    with pytest.raises(PlanError, match="a multiple of 64"):
+        HeapPool(None).allocate("a", 64, alignment)
 
 
 @given(traces(), st.one_of(st.none(), st.integers(0, 6000)))

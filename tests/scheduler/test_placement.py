@@ -13,12 +13,13 @@ from bathyal.scheduler.placement import Rectangle, lay_out_state, place
 
 
 @st.composite
-def rectangles(draw):
+def rectangles(draw, alignments=(64,)):
     steps = draw(st.integers(1, 30))
     found = []
     for _ in range(draw(st.integers(0, 40))):
         birth = draw(st.integers(0, steps - 1))
-        found.append(Rectangle(birth, draw(st.integers(birth, steps - 1)), 64 * draw(st.integers(0, 20))))
+        death, nbytes = draw(st.integers(birth, steps - 1)), 64 * draw(st.integers(0, 20))
+        found.append(Rectangle(birth, death, nbytes, draw(st.sampled_from(alignments))))
     return found
 
 
@@ -31,15 +32,14 @@ def live_peak(found):
     return max(sum(r.nbytes for r in found if r.birth <= s <= r.death) for s in range(steps))
 
 
-@given(rectangles(), st.sampled_from([0, 64, 4096]))
-@settings(max_examples=300, deadline=None)
-def test_no_two_rectangles_that_live_together_share_a_byte(found, base):
+def check(found, base):
+    """Whatever lives together lies apart, aligned as asked, above the base."""
     addresses, end = place(found, base)
     assert len(addresses) == len(found)
     for i, a in enumerate(found):
         assert addresses[i] >= base
         assert addresses[i] + a.nbytes <= end
-        assert addresses[i] % 64 == 0
+        assert addresses[i] % (a.alignment if a.nbytes else 64) == 0
         for j in range(i):
             b = found[j]
             if overlaps(a, b) and a.nbytes and b.nbytes:
@@ -47,13 +47,32 @@ def test_no_two_rectangles_that_live_together_share_a_byte(found, base):
     assert end - base >= live_peak(found) if found else end == base
 
 
-@given(rectangles())
+@given(rectangles(), st.sampled_from([0, 64, 4096]))
+@settings(max_examples=200, deadline=None)
+def test_no_two_rectangles_that_live_together_share_a_byte(found, base):
+    check(found, base)
+
+
+@given(rectangles((64, 4096)), st.sampled_from([0, 64, 4096]))
+@settings(max_examples=200, deadline=None)
+def test_each_rectangle_is_aligned_as_it_asks(found, base):
+    check(found, base)
+
+
+def test_the_bytes_before_an_aligned_rectangle_are_not_lost():
+    found = [Rectangle(0, 3, 64), Rectangle(0, 3, 4096, 4096), Rectangle(0, 3, 4032)]
+    addresses, end = place(found, 64)
+    assert addresses[1] % 4096 == 0
+    assert end == 8192 + 64
+
+
+@given(rectangles((64, 4096)))
 @settings(max_examples=100, deadline=None)
 def test_large_plans_take_the_heap_pool_alone_and_still_hold(found):
     limit = placement.FIRST_FIT_LIMIT
     placement.FIRST_FIT_LIMIT = 0
     try:
-        test_no_two_rectangles_that_live_together_share_a_byte.hypothesis.inner_test(found, 0)
+        check(found, 64)
     finally:
         placement.FIRST_FIT_LIMIT = limit
 
