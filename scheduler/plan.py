@@ -109,7 +109,6 @@ class Wait:
 
 
 Step: TypeAlias = Run | Offload | Fetch | Wait
-_STEPS: dict[str, Callable[..., Step]] = {kind.__name__: kind for kind in (Run, Offload, Fetch, Wait)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +189,16 @@ class Plan:
             found = document.pop("format")
             if found != FORMAT:
                 raise PlanError("plan", f"format {FORMAT}", f"format {found}")
-            document["steps"] = tuple(
-                _STEPS[kind](*(tuple(field) if isinstance(field, list) else field for field in fields))
-                for kind, *fields in document["steps"]
-            )
+            document["steps"] = tuple(_STEPS[kind](*fields) for kind, *fields in document["steps"])
             for name in ("instances", "copies"):
                 document[name] = tuple(Instance(*fields) for fields in document[name])
             return cls(**document)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise PlanError("plan", "JSON written by Plan.to_json", f"{type(error).__name__}: {error}") from error
+
+
+def _run(op: int, kernel: int, inputs: list[int], outputs: list[int], workspace: int, recompute: bool) -> Run:
+    return Run(op, kernel, tuple(inputs), tuple(outputs), workspace, recompute)
+
+
+_STEPS: dict[str, Callable[..., Step]] = {"Run": _run, "Offload": Offload, "Fetch": Fetch, "Wait": Wait}

@@ -109,7 +109,7 @@ def changed(path, change):
         (lambda d: d["plan"].pop("steps"), "steps"),
         (lambda d: d["plan"].update(predicted_seconds=float("nan")), "other types"),
         (lambda d: d["plan"]["instances"][-1].__setitem__(3, "64"), "other types"),
-        (lambda d: d["plan"]["steps"][0].__setitem__(0, 10**6), "operation 1000000"),
+        (lambda d: d["plan"]["steps"][0].__setitem__(1, 10**6), "operation 1000000"),
         (lambda d: d["plan"]["steps"].pop(), "step"),
         (lambda d: d["plan"]["instances"][-1].__setitem__(4, 0), "address"),
         (lambda d: d.update(plan=3), "TypeError|PlanError"),

@@ -23,12 +23,12 @@ def twice(first_live, second_live, workspace=64):
     """One operation that runs twice, beside other tensors of so many bytes; its own workspace comes on top."""
     steps = [Run(0, 1, (), (), 2, False), Run(0, 1, (), (), 3, True)]
     return Draft(
-        steps,
         [0, 1, NO_TENSOR, NO_TENSOR],
         [0, 1, 0, 1],
         [0, 1, 0, 1],
         [first_live, second_live, workspace, workspace],
-        [0, 1, 2, 3],
+        steps=steps,
+        buffer=[0, 1, 2, 3],
     )
 
 

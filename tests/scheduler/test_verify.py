@@ -247,7 +247,9 @@ class TestVerifierFinds:
         costs = CostTable(((KernelCost("only", 0, 1.0),),))
         instances = (Instance(0, 0, 0, 64, 0), Instance(1, 0, 0, nbytes, 0))
         steps = (Run(0, 0, inputs, (1,), NO_INSTANCE, False),)
-        plan = Plan("by hand", graph.fingerprint(), steps, instances, nbytes, nbytes, nbytes, nbytes, 1.0, 1.0, 0.0)
+        plan = Plan(
+            "by hand", graph.fingerprint(), steps, instances, (), 0, nbytes, nbytes, nbytes, nbytes, 1.0, 1.0, 0.0
+        )
         if refused:
             with pytest.raises(PlanError, match="outputs apart from inputs"):
                 verify(plan, graph, costs, StateLayout({}, 0))
