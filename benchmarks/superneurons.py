@@ -19,7 +19,8 @@ from bathyal.layers import SGD, forward_graph
 from bathyal.models.registry import build_model
 from bathyal.scheduler.accounting import activation_peak, baseline_bytes, layer_order, peak
 from bathyal.scheduler.paper_layers import paper_network
-from bathyal.scheduler.recompute import Recomputation, recomputations, recomputing_order
+from bathyal.scheduler.paper_recompute import paper_order, recomputations
+from bathyal.scheduler.recompute import Recomputation
 
 MIB = 2**20
 UNLIMITED = 2**50
@@ -94,7 +95,7 @@ def figures(model: str) -> list[Figure]:
         ("offload, prefetch", peak(network, natural, offload=True).nbytes, natural, liveness),
     ]
     for mode in Recomputation:
-        order = recomputing_order(network, mode)
+        order = paper_order(network, mode)
         rows.append((mode.value, peak(network, order, offload=True).nbytes, order, chain))
     return [
         Figure(

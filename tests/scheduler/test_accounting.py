@@ -27,15 +27,10 @@ from bathyal.memory.errors import GraphError
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.accounting import activation_peak, baseline_bytes, layer_order, live_bytes, peak
 from bathyal.scheduler.paper_layers import CHEAP, CHECKPOINTS, IMAGES, NO_VALUE, LayerKind, Step, paper_network
+from bathyal.scheduler.paper_recompute import largest_layer_bytes, paper_order, recomputations, segments
 from bathyal.scheduler.plan import NO_TENSOR
 from bathyal.scheduler.planner import make_plan
-from bathyal.scheduler.recompute import (
-    Recomputation,
-    largest_layer_bytes,
-    recomputations,
-    recomputing_order,
-    segments,
-)
+from bathyal.scheduler.recompute import Recomputation
 from random_networks import random_network, random_problem
 
 MIB = 2**20
@@ -87,7 +82,7 @@ def test_alexnet_s_offloading_is_as_recomputed_and_near_the_paper_s_1132_155(ale
 
 
 def test_alexnet_s_recomputation_is_the_paper_s(alexnet):
-    orders = {mode: recomputing_order(alexnet, mode) for mode in Recomputation}
+    orders = {mode: paper_order(alexnet, mode) for mode in Recomputation}
     peaks = {mode: mebibytes(peak(alexnet, order, offload=True).nbytes) for mode, order in orders.items()}
     assert {mode: recomputations(alexnet, order) for mode, order in orders.items()} == {SPEED: 14, MEMORY: 23, COST: 17}
     assert peaks == {SPEED: 993.018, MEMORY: 886.230, COST: 886.230}
@@ -99,7 +94,7 @@ def test_alexnet_s_recomputation_is_the_paper_s(alexnet):
 @pytest.mark.parametrize(("name", "runs"), [("resnet50", (84, 118, 85)), ("resnet101", (169, 237, 170))])
 def test_residual_networks_recomputation_is_the_paper_s(name, runs):
     network = of_paper(name, 32)
-    orders = [recomputing_order(network, mode) for mode in (SPEED, MEMORY, COST)]
+    orders = [paper_order(network, mode) for mode in (SPEED, MEMORY, COST)]
     assert tuple(recomputations(network, order) for order in orders) == runs
     at = peak(network, orders[0], offload=True)
     assert at.nbytes == 455.125 * MIB
@@ -112,8 +107,8 @@ def test_residual_networks_recomputation_is_the_paper_s(name, runs):
 
 def test_only_the_stem_of_a_residual_network_is_recomputed_for_each_step():
     network = of_paper("resnet50", 32)
-    fast, aware = (recomputing_order(network, mode) for mode in (SPEED, COST))
-    stem = segments(network)[0]
+    fast, aware = (paper_order(network, mode) for mode in (SPEED, COST))
+    stem = [step.layer for step in segments(network)[0]]
     assert [network.layers[layer].name for layer in stem] == ["bn1", "relu", "maxpool"]
     for order, runs in ((fast, 3), (aware, 4)):
         assert sum(not step.backward and step.layer in stem for step in order) - len(stem) == runs
@@ -191,7 +186,7 @@ def replay(network, order, offload=False, prefetch=False):
 
 
 def orders(network):
-    return [layer_order(network), *(recomputing_order(network, mode) for mode in Recomputation)]
+    return [layer_order(network), *(paper_order(network, mode) for mode in Recomputation)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -228,7 +223,7 @@ def test_each_mechanism_takes_no_more_than_the_one_before(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_segments_are_runs_of_cheap_layers_between_others(seed):
     network = random_layers(seed)
-    runs = segments(network)
+    runs = [[step.layer for step in run] for run in segments(network)]
     assert sorted(layer for run in runs for layer in run) == [x.id for x in network.layers if x.kind in CHEAP]
     makers = {t: layer for layer in network.layers for t in layer.outputs}
     for run in runs:
@@ -267,7 +262,7 @@ def test_a_batch_norm_that_only_a_join_reads_is_not_computed_again():
     network = paper_network(forward_graph(Sequential(block, Flatten(), Linear(4)), (2, 3, 8, 8)))
     (norm,) = (layer.id for layer in network.layers if layer.kind is LayerKind.BN)
     for mode in Recomputation:
-        assert recomputing_order(network, mode).count(Step(norm, backward=False)) == 1
+        assert paper_order(network, mode).count(Step(norm, backward=False)) == 1
 
 
 def test_mistakes_are_refused():
