@@ -19,10 +19,11 @@ from .baselines import BaselineOrders, plain_model
 from .bounds import knapsack_seconds
 from .chain_orders import ChainOrders
 from .draft import Draft
+from .offload import OffloadOrders
 from .orders import Orders, Placed, Placer, Problem
 from .plan import Instance, Plan
 from .simulate import simulate
-from .strategies import STRATEGIES, Strategy, parse_strategy
+from .strategies import MOVING, STRATEGIES, Strategy, parse_strategy
 from .verify import verify
 
 __all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan"]
@@ -64,6 +65,8 @@ class StrategyPlanner:
             self._own_draft = self._placer.drafted(self._own_order)
             if training and name in ("auto", "chain"):
                 self._orders = ChainOrders(self._placer)
+            elif training and name in MOVING:
+                self._orders = OffloadOrders(self._placer, self.strategy)
         smallest = None if self._orders is None else self._orders.smallest()
         proposed = [smallest, self._natural_within(None if smallest is None else smallest.end)]
         self._least = min((p for p in proposed if p is not None), key=lambda placed: placed.end)

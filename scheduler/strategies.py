@@ -1,6 +1,7 @@
-"""The names of strategies, and what is written behind them: `sequential:4` is `sequential` in four segments.
+"""The names of strategies, and what is written behind them.
 
-Decides from the text alone. Not checked: whether a network has as many blocks as segments are asked for; the planner is.
+`sequential:4` is `sequential` in four segments, `offload:lru` is `offload` with a cache that the least recently used leave
+first. Decides from the text alone. Not checked: whether a network has as many blocks as segments are asked for; the planner is.
 """
 
 from __future__ import annotations
@@ -11,8 +12,22 @@ from dataclasses import dataclass
 
 from ..memory.errors import ConfigError, one_of
 
-STRATEGIES = ("auto", "keep", "liveness", "chain", "sequential", "revolve")
-SPELLINGS = ("auto", "keep", "liveness", "chain", "sequential", "sequential:K", "revolve")
+STRATEGIES = (
+    "auto",
+    "keep",
+    "liveness",
+    "chain",
+    "sequential",
+    "revolve",
+    "offload",
+    "superneurons",
+    "superneurons-speed",
+    "superneurons-memory",
+)
+MOVING = ("offload", "superneurons", "superneurons-speed", "superneurons-memory")
+"""Those that move tensors out of the arena, for which they need to know the speed of a link."""
+EVICTIONS = ("lru", "farthest")
+SPELLINGS = ("auto", "keep", "liveness", "chain", "sequential", "sequential:K", "revolve", *MOVING, "offload:lru")
 """As people are told them."""
 
 
@@ -23,32 +38,38 @@ class Strategy:
     Attributes:
         name: one of `STRATEGIES`.
         segments: of `sequential`, at least 1; None takes the best number.
+        eviction: of those that are `MOVING`, one of `EVICTIONS`; None takes the better.
     """
 
     name: str
     segments: int | None = None
+    eviction: str | None = None
 
     def __str__(self) -> str:
-        return self.name if self.segments is None else f"{self.name}:{self.segments}"
+        detail = self.eviction if self.segments is None else self.segments
+        return self.name if detail is None else f"{self.name}:{detail}"
 
 
 def parse_strategy(text: str) -> Strategy:
     """Read the name of a strategy.
 
     Raises:
-        ConfigError: no such strategy, or no whole number of at least 1 where one belongs; names the nearest.
+        ConfigError: no such strategy, no whole number of at least 1 where one belongs, or no such eviction; names the
+            nearest.
     """
     if not isinstance(text, str) or ":" not in text:
         return Strategy(one_of("strategy", text, STRATEGIES))
-    name, _, number = text.partition(":")
+    name, _, detail = text.partition(":")
+    if name in MOVING:
+        return Strategy(name, eviction=one_of(f"strategy {name!r}", detail, EVICTIONS))
     near = difflib.get_close_matches(name, STRATEGIES, n=1)
     if name != "sequential":
         hint = ""
         if near:
-            hint = f"Did you mean {near[0] + ':' + number if near[0] == 'sequential' else near[0]!r}?"
+            hint = f"Did you mean {near[0] + ':' + detail if near[0] in ('sequential', *MOVING) else near[0]!r}?"
         raise ConfigError("strategy", "one of " + ", ".join(SPELLINGS), repr(text), hint)
-    if re.fullmatch("[0-9]{1,9}", number) is None or int(number) < 1:
-        hint = "'sequential:1' is the nearest." if re.fullmatch("-?[0-9]+", number) else "For example 'sequential:4'."
+    if re.fullmatch("[0-9]{1,9}", detail) is None or int(detail) < 1:
+        hint = "'sequential:1' is the nearest." if re.fullmatch("-?[0-9]+", detail) else "For example 'sequential:4'."
         expected = "sequential:K with a whole number K of segments, at least 1"
         raise ConfigError("strategy", expected, repr(text), hint + " 'sequential' alone takes the best K.")
-    return Strategy(name, int(number))
+    return Strategy(name, int(detail))

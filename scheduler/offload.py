@@ -1,0 +1,195 @@
+"""The strategies that move tensors out: which order of operations, which cache, which kernels, and what is fastest.
+
+`offload` runs every operation once, in the graph's order. `superneurons` drops outputs of cheap operations too and computes
+them again: cost-aware, or always speed- or memory-centric. Whatever still does not fit is moved out. In the cost-aware
+mode a segment is recomputed at once where what lives meanwhile stays within the budget; at the smallest budget that is
+the paper's max lᵢ.
+
+Segments are dropped from the first on: all of them, or as many as a few fractions try. Each candidate is played on the
+link; taken is the fastest that fits when placed, with the kernels that fit beside it.
+
+Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..layers.graph import STATE
+from ..memory.errors import ConfigError
+from .draft import Draft
+from .kernels import Choice, Kernels, fastest
+from .moves import Order
+from .orders import ATTEMPTS, Placed, Placer
+from .plan import Run
+from .recompute import Recomputation, Segmented, recomputing_order
+from .segments import affordable, cheap_segments, first_segments
+from .strategies import Strategy
+from .tensor_cache import Eviction, Residents, absences
+from .transfers import Timing, with_moves
+
+logger = logging.getLogger(__name__)
+
+MODES = {
+    "superneurons": Recomputation.COST_AWARE,
+    "superneurons-speed": Recomputation.SPEED_CENTRIC,
+    "superneurons-memory": Recomputation.MEMORY_CENTRIC,
+}
+FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the segments that are tried to be dropped."""
+MANY = 4000
+"""Operations above which only all segments or none are tried: seconds a candidate."""
+PLACED = 3
+"""Candidates that are placed, the fastest when played."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An order with kernels, before anything moves.
+
+    Attributes:
+        name: for the log.
+        order: operations.
+        choose: their kernels.
+        draft: its instances.
+        residents: its uses.
+        timed: its seconds.
+        beside_bytes: of the arena that are not among its instances.
+    """
+
+    name: str
+    order: Sequence[int]
+    choose: Choice
+    draft: Draft
+    residents: Residents
+    timed: Timing
+    beside_bytes: int
+
+
+class OffloadOrders:
+    """Proposes the orders of one of the strategies with moves.
+
+    Args:
+        placer: of the graph.
+        strategy: `offload` or one of `MODES`.
+
+    Raises:
+        ConfigError: the cost table has no link.
+    """
+
+    def __init__(self, placer: Placer, strategy: Strategy) -> None:
+        link = placer.problem.costs.link
+        if link is None:
+            raise ConfigError(
+                "link",
+                f"the speed at which strategy {str(strategy)!r} can move tensors out of the arena and back",
+                "none",
+                "Give --link OUT,IN in bytes per second, such as '1 GB,1.5 GB'.",
+            )
+        self._placer, self._strategy, self._link = placer, strategy, link
+        self._mode = MODES.get(strategy.name)
+        self._evictions = list(Eviction) if strategy.eviction is None else [Eviction(strategy.eviction)]
+        self._own_order = [op.id for op in placer.problem.graph.ops]
+
+    @cached_property
+    def _segments(self) -> Segmented[int]:
+        return cheap_segments(self._placer.problem.graph)
+
+    def smallest(self) -> Placed:
+        """The plan of least memory."""
+        orders = [self._own_order]
+        if self._mode is not None:
+            orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
+        found = []
+        for order in orders:
+            candidate = self._candidate("smallest", order, self._placer.choose)
+            room = candidate.residents.least_bytes()
+            for eviction in self._evictions:
+                moved = self._moved(candidate, room, eviction)
+                assert moved is not None, "the least room is enough"
+                found.append(self._placer.placed(moved, candidate.choose))
+        return min(found, key=lambda placed: placed.end)
+
+    def fastest(self, budget_bytes: int) -> Placed | None:
+        """The fastest for the budget that is found; None where none fits when placed."""
+        played: list[tuple[float, int, _Candidate, Eviction]] = []
+        for candidate in self._candidates(budget_bytes):
+            for eviction in self._evictions:
+                moved = self._moved(candidate, budget_bytes - candidate.beside_bytes, eviction)
+                if moved is not None:
+                    seconds = self._placer.seconds(self._placer.drafted(moved, candidate.choose))
+                    played.append((seconds, len(played), candidate, eviction))
+        played.sort(key=lambda entry: entry[:2])
+        best, least = None, float("inf")
+        tried = 0
+        for _, _, candidate, eviction in played:
+            placed = self._fitted(candidate, eviction, budget_bytes)
+            if placed is None:
+                continue
+            seconds = self._placer.seconds(self._placer.finished(placed, budget_bytes).draft)
+            if seconds < least:
+                best, least = placed, seconds
+            tried += 1
+            if tried == PLACED:
+                break
+        return best
+
+    def _fitted(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> Placed | None:
+        """Placed within the budget; with ever less room while placement needs more than what is live."""
+        room = budget_bytes - candidate.beside_bytes
+        for _ in range(ATTEMPTS):
+            moved = self._moved(candidate, room, eviction)
+            if moved is None:
+                break
+            placed = self._placer.placed(moved, candidate.choose)
+            over = placed.end - budget_bytes
+            if over <= 0:
+                return placed
+            logger.info("%s: %s, %s is %d bytes over when placed", self._strategy, candidate.name, eviction.value, over)
+            room -= over
+        return None
+
+    def _moved(self, candidate: _Candidate, room: int, eviction: Eviction) -> Order | None:
+        away = absences(candidate.residents, room, eviction)
+        if away is None:
+            return None
+        return with_moves(candidate.order, candidate.draft, candidate.residents, away, room, candidate.timed)
+
+    def _candidates(self, budget_bytes: int) -> Iterator[_Candidate]:
+        problem = self._placer.problem
+        choices = {"least workspace": self._placer.choose}
+        if problem.kernels is Kernels.FIT:
+            choices["fastest kernels"] = fastest(problem.costs)
+        counts = [0]
+        if self._mode is not None:
+            count, many = len(self._segments.segments), len(problem.graph.ops) > MANY
+            counts = sorted({round(count * share) for share in ((0.0, 1.0) if many else FRACTIONS)})
+        for count in counts:
+            order = self._own_order
+            if count and self._mode is not None:
+                order = self._recomputing(count, self._mode, budget_bytes)
+            for words, choose in choices.items():
+                yield self._candidate(f"{count} segments dropped, {words}", order, choose)
+
+    def _recomputing(self, count: int, mode: Recomputation, budget_bytes: int) -> list[int]:
+        steps = first_segments(self._segments, count)
+        at_once = [mode is not Recomputation.MEMORY_CENTRIC] * count
+        order = recomputing_order(steps, at_once)
+        if mode is Recomputation.COST_AWARE:
+            drafted = self._placer.drafted(order)
+            state = sum(t.nbytes for t in self._placer.problem.graph.with_role(*STATE))
+            order = recomputing_order(steps, affordable(drafted, steps, budget_bytes - state))
+        return order
+
+    def _candidate(self, name: str, order: Sequence[int], choose: Choice) -> _Candidate:
+        problem, placer = self._placer.problem, self._placer
+        drafted = placer.drafted(order, choose)
+        seconds = [
+            problem.costs.kernels[step.op][step.kernel].seconds for step in drafted.steps if isinstance(step, Run)
+        ]
+        beside = placer.least_end(drafted) - int(drafted.live_bytes().max())
+        timed = Timing(problem.graph, order, seconds, self._link)
+        return _Candidate(name, order, choose, drafted, Residents(problem.graph, drafted), timed, beside)
