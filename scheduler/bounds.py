@@ -1,4 +1,4 @@
-"""A certified lower bound on the time of a step within a budget, for every plan that moves nothing out.
+"""A certified lower bound on the time of a step within a budget, for every plan that keeps its state in the arena.
 
 Every operation runs once. At the moment when the gradient of the loss is computed, the forward operations that lead to
 it have run, and none of those that depend on it has. Whatever the latter read is in memory then, or is made again
@@ -6,7 +6,8 @@ later, by an operation whose inputs are in memory then or are made again too. Th
 one, every set of tensors that may be held is looked at, with what must run again beside it, while tensors of other
 blocks are taken to be there for nothing. Choosing one set for each block is a multiple-choice knapsack, and its linear
 relaxation, over the lower convex hull of each block's sets, is the bound. It holds for plans that store a tensor for a
-while only, and for orders that no strategy here would try.
+while only, and for orders that no strategy here would try. With a link, what is held may be outside at that moment; it
+left before and comes back after, so the step takes no less than both transfers, one after the other.
 
 Of blocks of more than `TENSORS` tensors the smaller ones are taken to be there for nothing: still a bound, but lower.
 
@@ -25,11 +26,13 @@ from ..layers.graph import FED, STATE, Graph, Phase, Role
 from .blocks import wiring
 from .costs import CostTable
 from .draft import aligned_size
+from .link import Link
 from .passes import kept_statistics
 
 TENSORS = 14
 """Tensors of one block whose sets are all looked at."""
 
+_HALVINGS = 50
 Segment = tuple[float, int]
 """Seconds saved by each byte, and for how many bytes."""
 Hull = tuple[float, list[Segment]]
@@ -37,7 +40,7 @@ Hull = tuple[float, list[Segment]]
 
 
 def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float:
-    """No plan without transfers is faster, whether it keeps what it stores or not."""
+    """No plan is faster, whether it keeps what it stores or not; without a link, none that moves nothing out."""
     once = sum(costs.fastest_seconds(op.id) for op in graph.ops)
     before, wanted = _around_the_gradient(graph)
     kept = kept_statistics(graph).intersection(t for number in before for t in graph.ops[number].outputs)
@@ -61,11 +64,36 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
         nothing_held, steps = known[key]
         again += nothing_held
         segments += steps
-    for saved_per_byte, nbytes in sorted(segments, reverse=True):
+    segments.sort(reverse=True)
+    if costs.link is None:
+        return once + _again(again, segments, room)
+    return _with_link(once, again, segments, room, costs.link)
+
+
+def _again(seconds: float, segments: Sequence[Segment], room: float) -> float:
+    """The least seconds that run again where so many bytes are held; `seconds` where none are."""
+    for saved_per_byte, nbytes in segments:
         held = min(nbytes, max(room, 0))
         room -= held
-        again -= saved_per_byte * held
-    return once + max(again, 0.0)
+        seconds -= saved_per_byte * held
+    return max(seconds, 0.0)
+
+
+def _with_link(once: float, again: float, segments: Sequence[Segment], room: int, link: Link) -> float:
+    """The least over the bytes that are outside when the gradient of the loss is computed.
+
+    They left before and come back after, so the step takes no less than both transfers, one after the other; nor less
+    than the computation with what is held in the arena and outside.
+    """
+    low, high = 0.0, float(max(sum(nbytes for _, nbytes in segments) - room, 0))
+    for _ in range(_HALVINGS):
+        moved = (low + high) / 2
+        if link.out_seconds(moved) + link.in_seconds(moved) < once + _again(again, segments, room + moved):
+            low = moved
+        else:
+            high = moved
+    # At `low` the transfers take less than the computation, which only falls with more that is moved.
+    return max(once + _again(again, segments, room + high), link.out_seconds(low) + link.in_seconds(low))
 
 
 def _sets(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: frozenset[int]) -> Hull:

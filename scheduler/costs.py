@@ -5,13 +5,12 @@ The table is filled by measuring (the engine's profiler) or by arithmetic (`anal
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..layers.graph import Graph, Op, Signature
 from ..layers.kinds import KINDS
-from ..memory.errors import ConfigError
+from .link import Link
 
 FLOPS_PER_SECOND = 5e10
 BYTES_PER_SECOND = 1e10
@@ -30,32 +29,6 @@ class KernelCost:
     name: str
     workspace_bytes: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """How fast bytes leave the arena and come back; both may happen at once.
-
-    Attributes:
-        out_bytes_per_second: from the arena to the memory outside.
-        in_bytes_per_second: back.
-    """
-
-    out_bytes_per_second: float
-    in_bytes_per_second: float
-
-    def __post_init__(self) -> None:
-        for rate in (self.out_bytes_per_second, self.in_bytes_per_second):
-            if not (math.isfinite(rate) and rate > 0):
-                raise ConfigError("link", "two rates above 0, in bytes per second", f"{rate}")
-
-    def out_seconds(self, nbytes: int) -> float:
-        """Time that bytes take to leave."""
-        return nbytes / self.out_bytes_per_second
-
-    def in_seconds(self, nbytes: int) -> float:
-        """Time that bytes take to come back."""
-        return nbytes / self.in_bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)

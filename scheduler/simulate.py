@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..memory.errors import PlanError, unreachable
-from .costs import CostTable, Link
+from .costs import CostTable
+from .link import Link
 from .plan import Fetch, Offload, Plan, Run, Step, Wait
 
 

@@ -20,8 +20,8 @@ from itertools import accumulate
 
 from ..layers.graph import Graph
 from ..layers.kinds import KINDS
-from .costs import Link
 from .draft import Draft
+from .link import Link
 from .moves import Move, Order, Transfer
 from .tensor_cache import Absence, Residents
 
