@@ -30,6 +30,7 @@ class Arena:
     """A fixed number of bytes, private to this process, zero at first, starting on a page.
 
     Attributes:
+        name: what errors call it.
         nbytes: its size.
         memory: all of it, uint8 of shape `(nbytes,)`; empty once closed. Whoever makes own views of it calls `claim`
             once for each.
@@ -38,10 +39,11 @@ class Arena:
         committed_bytes: how many of the first bytes `commit` has touched.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, name: str = "arena") -> None:
         """Map `nbytes`; raises BudgetError where the system refuses (`ulimit -v`, strict overcommit)."""
         if nbytes <= 0:
-            raise BudgetError("arena", "at least one byte", f"{nbytes} bytes")
+            raise BudgetError(name, "at least one byte", f"{nbytes} bytes")
+        self.name = name
         self.nbytes = nbytes
         self.high_water_bytes = 0
         self.committed_bytes = 0
@@ -49,7 +51,7 @@ class Arena:
             self._mapping = _map(nbytes)
         except (OSError, OverflowError, ValueError) as error:
             raise BudgetError(
-                "arena",
+                name,
                 f"{format_size_exact(nbytes)} of address space",
                 f"a refusal by the system: {error}",
                 "Give a smaller budget, or raise the limit (ulimit -v, vm.overcommit_memory).",
@@ -127,16 +129,16 @@ class Arena:
 
     def _check(self, address: int, nbytes: int) -> None:
         if address < 0 or nbytes < 0 or address + nbytes > self.nbytes:
-            raise PlanError("arena", f"a range inside [0, {self.nbytes})", f"[{address}, {address + nbytes})")
+            raise PlanError(self.name, f"a range inside [0, {self.nbytes})", f"[{address}, {address + nbytes})")
         if self.closed:
-            raise PlanError("arena", "an open arena", f"[{address}, {address + nbytes}) of a closed one")
+            raise PlanError(self.name, "an open arena", f"[{address}, {address + nbytes}) of a closed one")
 
     def _refuse_beyond(self, asked: int, needed: int, free: int) -> None:
         if needed > free:
             touched = f", with {format_size_exact(self.committed_bytes)} touched" if self.committed_bytes else ""
             raise BudgetError(
-                "arena",
-                f"{format_size_exact(needed)} of free memory for an arena of {format_size_exact(asked)}",
+                self.name,
+                f"{format_size_exact(needed)} of free memory for {format_size_exact(asked)} in all",
                 f"{format_size_exact(free)} free{touched}",
                 "Give a smaller budget, end other programs, or raise the cgroup's limit.",
             )

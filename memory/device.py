@@ -1,4 +1,4 @@
-"""What a device is to the rest of the runtime: one arena, three queues, events, and copies.
+"""What a device is to the rest of the runtime: one arena, three queues, events, and copies, also to and from tiers.
 
 A `Queue` runs its work in order; two queues run at once unless an `Event` orders them. The executor launches the
 steps of a plan and decides nothing. Three kinds of device exist: the host (`host.py`), the simulated one that runs
@@ -15,14 +15,27 @@ import numpy as np
 import numpy.typing as npt
 
 from .arena import Arena
+from .tiers import Tier
+
+TierRange = tuple[str, int, int]
+"""Bytes of a tier: its name, the first and the end, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """The arena byte ranges `(first, end)` that a piece of work reads and writes; `end` is exclusive."""
+    """What a piece of work reads and writes.
+
+    Attributes:
+        reads: byte ranges `(first, end)` of the arena; `end` is exclusive.
+        writes: the same.
+        tier_reads: byte ranges `(tier's name, first, end)` of places outside the arena.
+        tier_writes: the same.
+    """
 
     reads: tuple[tuple[int, int], ...] = ()
     writes: tuple[tuple[int, int], ...] = ()
+    tier_reads: tuple[TierRange, ...] = ()
+    tier_writes: tuple[TierRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,12 @@ class Device(Protocol):
 
     def download(self, queue: Queue, address: int, target: npt.NDArray[np.generic]) -> None:
         """Queue a copy of the arena bytes that start at `address` into `target` (C order, contiguous)."""
+
+    def offload(self, queue: Queue, address: int, nbytes: int, tier: Tier, tier_address: int) -> None:
+        """Queue a copy of `nbytes` from `address` in the arena to `tier_address` in `tier`."""
+
+    def fetch(self, queue: Queue, tier: Tier, tier_address: int, address: int, nbytes: int) -> None:
+        """Queue a copy of `nbytes` from `tier_address` in `tier` to `address` in the arena."""
 
     def close(self) -> None:
         """End the queues and give the arena back."""

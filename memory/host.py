@@ -1,7 +1,8 @@
 """The host as a device: computes in the caller's thread, copies in two worker threads.
 
 The compute queue is synchronous, so that launching costs one call; the `out` and `inward` queues are one thread each
-and run their work in order. Numpy's copies release the interpreter lock, so they overlap with the arithmetic.
+and run their work in order. Numpy's copies and a tier's transfers release the interpreter lock, so they overlap with
+the arithmetic.
 
 What fails stays failed: once work has raised, later work of that queue is skipped until its `synchronize` has raised
 the error; events recorded meanwhile are reached (nobody hangs), but they carry the failure on to whoever waits for
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from .arena import Arena
 from .device import Accesses, Queue, Work
 from .errors import BathyalError, DataError, DeviceError
+from .tiers import Tier, check_range
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +195,14 @@ class HostDevice:
         """
         queue.launch(copy_work(self.arena, address, target, upload=False))
 
+    def offload(self, queue: Queue, address: int, nbytes: int, tier: Tier, tier_address: int) -> None:
+        """Queue a copy from the arena to `tier`; raises PlanError where the bytes lie outside one of them."""
+        queue.launch(offload_work(self.arena, address, nbytes, tier, tier_address))
+
+    def fetch(self, queue: Queue, tier: Tier, tier_address: int, address: int, nbytes: int) -> None:
+        """Queue a copy from `tier` to the arena; raises PlanError where the bytes lie outside one of them."""
+        queue.launch(fetch_work(self.arena, tier, tier_address, address, nbytes))
+
     def close(self) -> None:
         """Run what is queued, end the threads and close the arena; closing twice is allowed."""
         for worker in self._workers:
@@ -228,3 +238,25 @@ def copy_work(arena: Arena, address: int, array: npt.NDArray[Any], *, upload: bo
     touched = ((address, address + array.nbytes),)
     accesses = Accesses(writes=touched) if upload else Accesses(reads=touched)
     return Work(label, lambda: np.copyto(target, source), lambda: accesses)
+
+
+def offload_work(arena: Arena, address: int, nbytes: int, tier: Tier, tier_address: int) -> Work:
+    """Return the work that copies arena bytes to `tier`; checked here, run later; raises PlanError outside."""
+    check_range(tier, tier_address, nbytes)
+    source = arena.view(address, nbytes)
+    accesses = Accesses(
+        reads=((address, address + nbytes),), tier_writes=((tier.name, tier_address, tier_address + nbytes),)
+    )
+    label = f"offload from {address} to {tier.name} {tier_address}"
+    return Work(label, lambda: tier.write(tier_address, source), lambda: accesses)
+
+
+def fetch_work(arena: Arena, tier: Tier, tier_address: int, address: int, nbytes: int) -> Work:
+    """Return the work that copies bytes of `tier` to the arena; checked here, run later; raises PlanError outside."""
+    check_range(tier, tier_address, nbytes)
+    target = arena.view(address, nbytes)
+    accesses = Accesses(
+        writes=((address, address + nbytes),), tier_reads=((tier.name, tier_address, tier_address + nbytes),)
+    )
+    label = f"fetch from {tier.name} {tier_address} to {address}"
+    return Work(label, lambda: tier.read(tier_address, target), lambda: accesses)

@@ -7,17 +7,16 @@ queue, after the events that its queue has waited for, and after everything that
 when it launched. Two accesses to the same bytes, at least one a write, that are not ordered are a race, whatever order
 this seed has happened to run them in; so a missing wait is found by any seed that runs both.
 
-Checked are the ranges that works declare, and the arrays of `upload` and `download` (a fetch that starts before its
-offload has ended races on the host's copy, not on the arena). Not checked: that a work touches only what it declares,
-what the host does with an array or with the arena by itself, and the copies on disk.
+Checked are the ranges that works declare, in the arena and in tiers, and the arrays of `upload` and `download` (a fetch
+that starts before its offload has ended races on the tier's bytes, not on the arena's). Not checked: that a work
+touches only what it declares, and what the host does with an array, a tier or the arena by itself.
 
-Source: Lamport 1978; Flanagan and Freund 2009, "FastTrack" (last write and the reads since, instead of a history).
+Source: Lamport 1978; `shadow.py`.
 """
 
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,108 +28,14 @@ import numpy.typing as npt
 from .arena import Arena
 from .device import Accesses, Queue, Work
 from .errors import DeviceError, PlanError
-from .host import WorkFailure, copy_work
+from .host import WorkFailure, copy_work, fetch_work, offload_work
+from .shadow import Access, ShadowMemory
+from .tiers import Tier
 
 _QUEUE_NAMES = ("compute", "out", "inward")
 _CHANGE_OF_FAVOURITE = 0.2
 
-
-class RaceError(DeviceError):
-    """Two accesses to the same bytes, at least one a write, that nothing orders.
-
-    Attributes:
-        first: the label of the work that happened to run first.
-        second: the label of the other.
-        byte_range: the bytes concerned, `(first, end)`; addresses in the arena, or of the machine in host memory.
-    """
-
-    def __init__(self, memory: str, first: str, second: str, byte_range: tuple[int, int]) -> None:
-        self.first = first
-        self.second = second
-        self.byte_range = byte_range
-        super().__init__(
-            f"{memory} bytes [{byte_range[0]}, {byte_range[1]})",
-            "conflicting accesses to be ordered by an event",
-            f"{first!r} and {second!r} in any order",
-            "The later queue must wait for an event that the earlier one records after its work.",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """Who touched some bytes: the `count`-th work of queue number `queue`."""
-
-    queue: int
-    count: int
-    label: str
-
-    def __str__(self) -> str:
-        return f"{self.label} ({_QUEUE_NAMES[self.queue]})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """The last write of some bytes and, for each queue, its last read since; neither is ever modified."""
-
-    write: _Access | None = None
-    reads: tuple[_Access, ...] = ()
-
-
-_UNTOUCHED = _Cell()
-
-
-class _ShadowMemory:
-    """What happened last to each byte, as a sorted map of disjoint ranges that covers all addresses.
-
-    Its size is bounded by the distinct range ends in use, not by the number of accesses: a write joins its ranges.
-    """
-
-    def __init__(self, memory: str) -> None:
-        self._memory = memory
-        self._starts = [0]
-        self._cells = [_UNTOUCHED]
-
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    def clear(self) -> None:
-        """Forget everything, once whatever comes is ordered after whatever was."""
-        self._starts = [0]
-        self._cells = [_UNTOUCHED]
-
-    def read(self, first: int, end: int, access: _Access, clock: list[int]) -> None:
-        """Note a read of `[first, end)`; raises RaceError where a write of these bytes is not ordered before it."""
-        low, high = self._split(first), self._split(end)
-        for index in range(low, high):
-            cell = self._cells[index]
-            self._check(cell.write, access, clock, index, end)
-            others = tuple(read for read in cell.reads if read.queue != access.queue)
-            self._cells[index] = _Cell(cell.write, (*others, access))
-
-    def write(self, first: int, end: int, access: _Access, clock: list[int]) -> None:
-        """Note a write of `[first, end)`; raises RaceError where an access to these bytes is not ordered before it."""
-        low, high = self._split(first), self._split(end)
-        for index in range(low, high):
-            cell = self._cells[index]
-            self._check(cell.write, access, clock, index, end)
-            for read in cell.reads:
-                self._check(read, access, clock, index, end)
-        self._starts[low:high] = [first]
-        self._cells[low:high] = [_Cell(access)]
-
-    def _check(self, before: _Access | None, access: _Access, clock: list[int], index: int, end: int) -> None:
-        if before is not None and before.count > clock[before.queue]:
-            stop = self._starts[index + 1] if index + 1 < len(self._starts) else end
-            raise RaceError(self._memory, str(before), str(access), (self._starts[index], stop))
-
-    def _split(self, address: int) -> int:
-        """Make a range start at `address` and return its index."""
-        index = bisect_right(self._starts, address) - 1
-        if self._starts[index] == address:
-            return index
-        self._starts.insert(index + 1, address)
-        self._cells.insert(index + 1, self._cells[index])
-        return index + 1
+_Ranges = tuple[tuple[int, int], ...]
 
 
 class _SimulatedEvent:
@@ -219,15 +124,17 @@ class SimulatedDevice:
         self.out: Queue = self._queues[1]
         self.inward: Queue = self._queues[2]
         self._favourites = list(self._queues)
-        self._shadow = _ShadowMemory("arena")
-        self._host_shadow = _ShadowMemory("host memory")
+        self._shadow = ShadowMemory("arena")
+        self._host_shadow = ShadowMemory("host memory")
+        self._tier_shadows: dict[str, ShadowMemory] = {}
+        self._tiers: dict[str, Tier] = {}
         # An array that died would let another one take its address, and its history with it.
         self._host_arrays: dict[int, Any] = {}
 
     @property
     def shadow_ranges(self) -> int:
         """How many byte ranges the race detector tells apart now: its memory use."""
-        return len(self._shadow) + len(self._host_shadow)
+        return len(self._shadow) + len(self._host_shadow) + sum(map(len, self._tier_shadows.values()))
 
     def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
         """Queue a copy of `source` to `address`; raises DataError or PlanError where it cannot be copied so."""
@@ -236,6 +143,20 @@ class SimulatedDevice:
     def download(self, queue: Queue, address: int, target: npt.NDArray[np.generic]) -> None:
         """Queue a copy from `address` into `target`; raises DataError or PlanError where it cannot be copied so."""
         self._copy(queue, address, target, upload=False)
+
+    def offload(self, queue: Queue, address: int, nbytes: int, tier: Tier, tier_address: int) -> None:
+        """Queue a copy from the arena to `tier`.
+
+        Raises:
+            PlanError: the bytes lie outside one of them, or another tier has the same name.
+        """
+        self._know(tier)
+        queue.launch(offload_work(self.arena, address, nbytes, tier, tier_address))
+
+    def fetch(self, queue: Queue, tier: Tier, tier_address: int, address: int, nbytes: int) -> None:
+        """Queue a copy from `tier` to the arena; raises PlanError as `offload` does."""
+        self._know(tier)
+        queue.launch(fetch_work(self.arena, tier, tier_address, address, nbytes))
 
     def close(self) -> None:
         """Drop what is queued and close the arena; closing twice is allowed."""
@@ -269,7 +190,12 @@ class SimulatedDevice:
             # Whatever is launched from now on comes after all that was.
             self._shadow.clear()
             self._host_shadow.clear()
+            self._tier_shadows.clear()
             self._host_arrays.clear()
+
+    def _know(self, tier: Tier) -> None:
+        if self._tiers.setdefault(tier.name, tier) is not tier:
+            raise PlanError(f"tier {tier.name!r}", "tiers of different names", "two of this name")
 
     def _copy(self, queue: Queue, address: int, array: npt.NDArray[Any], *, upload: bool) -> None:
         work = copy_work(self.arena, address, array, upload=upload)
@@ -298,17 +224,28 @@ class SimulatedDevice:
                 self._run(queue, item)
 
     def _run(self, queue: _SimulatedQueue, launched: _Launched) -> None:
-        access = _Access(queue.number, queue.clock[queue.number], launched.work.label)
+        label = f"{launched.work.label} ({queue.name})"
+        access = Access(queue.number, queue.clock[queue.number], label)
         accesses = launched.work.accesses()
         for first, end in (*accesses.reads, *accesses.writes):
             if not 0 <= first <= end <= self.arena.nbytes:
-                raise PlanError(str(access), f"ranges inside [0, {self.arena.nbytes})", f"[{first}, {end})")
-        _note(self._shadow, accesses, access, queue.clock)
-        _note(self._host_shadow, launched.host_accesses, access, queue.clock)
+                raise PlanError(label, f"ranges inside [0, {self.arena.nbytes})", f"[{first}, {end})")
+        clock = queue.clock
+        _note(self._shadow, accesses.reads, accesses.writes, access, clock)
+        _note(self._host_shadow, launched.host_accesses.reads, launched.host_accesses.writes, access, clock)
+        for name, first, end in accesses.tier_reads:
+            _note(self._tier_shadow(name), ((first, end),), (), access, clock)
+        for name, first, end in accesses.tier_writes:
+            _note(self._tier_shadow(name), (), ((first, end),), access, clock)
         try:
             launched.work.run()
         except Exception as error:
             queue.failure = WorkFailure(queue.name, launched.work.label, error)
+
+    def _tier_shadow(self, name: str) -> ShadowMemory:
+        if name not in self._tier_shadows:
+            self._tier_shadows[name] = ShadowMemory(f"tier {name!r}")
+        return self._tier_shadows[name]
 
     def __enter__(self) -> SimulatedDevice:
         return self
@@ -332,10 +269,10 @@ def _join(clock: list[int], other: list[int] | tuple[int, ...]) -> None:
             clock[number] = count
 
 
-def _note(shadow: _ShadowMemory, accesses: Accesses, access: _Access, clock: list[int]) -> None:
-    for first, end in accesses.reads:
+def _note(shadow: ShadowMemory, reads: _Ranges, writes: _Ranges, access: Access, clock: list[int]) -> None:
+    for first, end in reads:
         if first < end:
             shadow.read(first, end, access, clock)
-    for first, end in accesses.writes:
+    for first, end in writes:
         if first < end:
             shadow.write(first, end, access, clock)

@@ -39,7 +39,8 @@ from bathyal.layers.kinds import KINDS
 from bathyal.memory.arena import Arena
 from bathyal.memory.errors import BudgetError, DataError
 from bathyal.memory.host import HostDevice
-from bathyal.memory.simulated import RaceError, SimulatedDevice
+from bathyal.memory.shadow import RaceError
+from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.plan import NO_INSTANCE

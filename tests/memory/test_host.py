@@ -10,6 +10,7 @@ from bathyal.memory.arena import Arena
 from bathyal.memory.device import Accesses, Work
 from bathyal.memory.errors import DataError, DeviceError, PlanError
 from bathyal.memory.host import HostDevice
+from bathyal.memory.host_tier import HostTier
 
 PATIENCE_SECONDS = 20  # only how long a broken test hangs
 
@@ -258,3 +259,48 @@ def test_an_idle_worker_does_not_keep_the_array_that_it_copied_last(device):
     while alive() is not None and time.monotonic() < deadline:
         time.sleep(0.001)
     assert alive() is None
+
+
+class BrokenTier(HostTier):
+    """Fails every transfer."""
+
+    def write(self, address, source):
+        raise DeviceError("spill file in /x", "4096 bytes to be written", "EIO", "The disk is failing.")
+
+    read = write
+
+
+def test_transfers_to_a_tier_run_in_their_queues_and_bring_the_bytes_back(device):
+    with HostTier(1 << 16) as tier:
+        device.arena.memory[:] = 7
+        device.offload(device.out, 64, 5000, tier, 4096)
+        device.inward.wait(device.out.record())
+        device.fetch(device.inward, tier, 4096, 1 << 15, 5000)
+        device.compute.wait(device.inward.record())
+        assert (device.arena.memory[1 << 15 : (1 << 15) + 5000] == 7).all()
+        assert device.arena.high_water_bytes == (1 << 15) + 5000
+
+
+def test_a_transfer_outside_the_arena_or_the_tier_is_refused_before_it_is_queued(device):
+    with HostTier(4096) as tier:
+        for address, nbytes, tier_address in ((1 << 16, 1, 0), (-1, 1, 0), (0, 4097, 0), (0, 1, 4096), (0, 1, 64)):
+            with pytest.raises(PlanError):
+                device.offload(device.out, address, nbytes, tier, tier_address)
+            with pytest.raises(PlanError):
+                device.fetch(device.inward, tier, tier_address, address, nbytes)
+        device.out.synchronize()
+        device.inward.synchronize()
+
+
+def test_a_fault_of_a_tier_surfaces_at_its_queue_and_at_who_waits_for_it(device):
+    with BrokenTier(4096, name="disk") as tier:
+        device.offload(device.out, 0, 4096, tier, 0)
+        with pytest.raises(DeviceError, match="offload from 0 to disk 0") as caught:
+            device.compute.wait(device.out.record())
+        assert "EIO" in caught.value.actual
+        assert caught.value.hint == "The disk is failing."
+        with pytest.raises(DeviceError, match="queue 'out'"):
+            device.out.synchronize()
+        device.fetch(device.inward, tier, 0, 0, 4096)
+        with pytest.raises(DeviceError, match="fetch from disk 0 to 0"):
+            device.inward.synchronize()

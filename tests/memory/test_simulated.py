@@ -7,7 +7,9 @@ from bathyal.memory.arena import Arena
 from bathyal.memory.device import Accesses, Work
 from bathyal.memory.errors import DataError, DeviceError, PlanError
 from bathyal.memory.host import HostDevice
-from bathyal.memory.simulated import RaceError, SimulatedDevice
+from bathyal.memory.host_tier import HostTier
+from bathyal.memory.shadow import RaceError
+from bathyal.memory.simulated import SimulatedDevice
 
 SEEDS = range(20)
 NBYTES = 64
@@ -272,6 +274,117 @@ def test_the_history_stays_bounded_over_many_steps_without_a_full_synchronize():
         assert device.shadow_ranges == 2
 
 
+class TierProgram:
+    """Two tensors take turns in one place of the arena and one of the tier; any wait can be left out.
+
+    x is filled, offloaded, its arena bytes reused for y, fetched elsewhere and used; then y goes to the place in the
+    tier where x was, and comes back.
+    """
+
+    waits = ("offload x", "reuse arena", "fetch x", "use x", "overwrite tier", "reuse target", "fetch y", "use y")
+    x_or_y, target = 0, 4096
+
+    def __init__(self, device, tier, without=""):
+        self.device = device
+        self.tier = tier
+        self.without = without
+        self.used = []
+
+    def wait(self, name, queue, event):
+        if name != self.without:
+            queue.wait(event)
+
+    def fill(self, address, byte):
+        def run():
+            self.device.arena.memory[address : address + 4096] = byte
+
+        self.device.compute.launch(touch(f"fill {byte}", writes=[(address, address + 4096)], run=run))
+        return self.device.compute.record()
+
+    def use(self):
+        def run():
+            self.used.append(int(self.device.arena.memory[self.target : self.target + 4096].max()))
+
+        self.device.compute.launch(touch("use", reads=[(self.target, self.target + 4096)], run=run))
+        return self.device.compute.record()
+
+    def offload(self):
+        self.device.offload(self.device.out, self.x_or_y, 4096, self.tier, 8192)
+        return self.device.out.record()
+
+    def fetch(self):
+        self.device.fetch(self.device.inward, self.tier, 8192, self.target, 4096)
+        return self.device.inward.record()
+
+    def step(self):
+        compute, out, inward = self.device.compute, self.device.out, self.device.inward
+        self.wait("offload x", out, self.fill(self.x_or_y, 1))
+        offloaded = self.offload()
+        self.wait("fetch x", inward, offloaded)
+        fetched = self.fetch()
+        self.wait("reuse arena", compute, offloaded)
+        filled = self.fill(self.x_or_y, 2)
+        self.wait("use x", compute, fetched)
+        used = self.use()
+        out.wait(filled)
+        self.wait("overwrite tier", out, fetched)
+        offloaded = self.offload()
+        self.wait("reuse target", inward, used)
+        self.wait("fetch y", inward, offloaded)
+        fetched = self.fetch()
+        self.wait("use y", compute, fetched)
+        self.use()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_correct_program_over_a_tier_is_never_reported(seed):
+    with HostTier(3 * 4096) as tier, SimulatedDevice(Arena(8192), seed) as device:
+        program = TierProgram(device, tier)
+        for _ in range(3):
+            program.step()
+            everything(device)
+        assert program.used == [1, 2] * 3
+
+
+@pytest.mark.parametrize("without", TierProgram.waits)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_wait_around_a_tier_that_is_left_out_is_found_by_every_seed(seed, without):
+    with HostTier(3 * 4096) as tier, SimulatedDevice(Arena(8192), seed) as device:
+        TierProgram(device, tier, without).step()
+        with pytest.raises(RaceError) as caught:
+            everything(device)
+        in_tier = without in ("fetch x", "overwrite tier", "fetch y")
+        assert caught.value.where.startswith("tier 'host'" if in_tier else "arena")
+
+
+def test_bytes_of_two_tiers_at_one_address_are_apart_and_names_must_tell_them_apart():
+    with HostTier(4096) as near, HostTier(4096, name="far") as far, SimulatedDevice(Arena(8192)) as device:
+        device.offload(device.out, 0, 4096, near, 0)
+        device.fetch(device.inward, far, 0, 4096, 4096)
+        everything(device)
+        with HostTier(4096) as twin, pytest.raises(PlanError, match="different names"):
+            device.offload(device.out, 0, 4096, twin, 0)
+
+
+def test_other_work_can_declare_bytes_of_a_tier():
+    with SimulatedDevice(Arena(4096)) as device:
+        accesses = Accesses(tier_writes=(("disk", 0, 64),))
+        device.compute.launch(Work("wipe", lambda: None, lambda: accesses))
+        device.inward.launch(Work("look", lambda: None, lambda: Accesses(tier_reads=(("disk", 60, 70),))))
+        with pytest.raises(RaceError, match="tier 'disk'") as caught:
+            everything(device)
+        assert caught.value.byte_range == (60, 64)
+
+
+def test_the_history_of_a_tier_is_forgotten_once_all_is_done():
+    with HostTier(1 << 20) as tier, SimulatedDevice(Arena(1 << 20)) as device:
+        for _ in range(3):
+            for address in range(0, 1 << 20, 8192):
+                device.offload(device.out, address, 100, tier, address)
+            everything(device)
+            assert device.shadow_ranges == 2
+
+
 @st.composite
 def programs(draw):
     """Random works with few bytes and random waits: (queue, reads, writes, queues waited for)."""
@@ -321,3 +434,12 @@ def test_both_devices_give_the_same_result(make):
         program.step()
         everything(device)
         assert (program.result == 1).all()
+
+
+@pytest.mark.parametrize("make", [HostDevice, SimulatedDevice])
+def test_both_devices_move_the_same_bytes_through_a_tier(make):
+    with HostTier(3 * 4096) as tier, make(Arena(8192)) as device:
+        program = TierProgram(device, tier)
+        program.step()
+        everything(device)
+        assert program.used == [1, 2]
