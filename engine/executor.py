@@ -1,12 +1,14 @@
 """Runs a plan: one loop, no decisions.
 
 Binding turns each step of the plan into a piece of work with its addresses; a run uploads what the host feeds,
-launches the work in order, and downloads the outputs. Nothing is allocated in the arena and nothing is chosen here.
+launches the work in order, and downloads the outputs. Transfers go to the queue of their direction, behind all that the
+computation was given before, and a wait puts the computation behind them. Nothing is allocated in the arena and nothing
+is chosen here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,23 +17,26 @@ import numpy.typing as npt
 
 from ..layers.graph import FED, Graph
 from ..layers.kinds import KINDS
-from ..memory.device import Accesses, Device, Work
-from ..memory.errors import DataError
-from ..scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan, Run
+from ..memory.device import Accesses, Device, Queue, Work
+from ..memory.errors import DataError, unreachable
+from ..memory.tiers import Tier
+from ..scheduler.plan import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Run, Step, Wait
 from .backends.backend import NO_WORKSPACE, Backend
 
 Array = npt.NDArray[Any]
 
 
 class Executor:
-    """A plan that is bound to a device and a backend."""
+    """A plan that is bound to a device, a backend, and a tier where it moves bytes out."""
 
-    def __init__(self, plan: Plan, graph: Graph, backend: Backend, device: Device) -> None:
+    def __init__(self, plan: Plan, graph: Graph, backend: Backend, device: Device, tier: Tier | None = None) -> None:
         self.plan = plan
         self._graph = graph
         self._backend = backend
         self._device = device
-        self._works: list[Work] = []
+        self._tier = tier
+        self._launches: list[Callable[[], None]] = []
+        self._under_way: dict[int, Any] = {}
         self._fed: dict[str, int] = {}
         self._outputs: dict[str, tuple[int, Array]] = {}
         self._done: Any = None
@@ -50,11 +55,46 @@ class Executor:
                 continue
             tensor = graph.tensors[i.tensor]
             if tensor.role in FED:
-                self._fed[tensor.name] = number
+                self._fed.setdefault(tensor.name, number)  # the first; others are fetched
             if tensor.id in graph.outputs:
                 self._outputs[tensor.name] = (number, np.empty(tensor.nbytes, np.uint8))
-        self._works = [self._work(step) for step in self.plan.steps]
+        self._launches = [self._launch(position, step) for position, step in enumerate(self.plan.steps)]
         self.high_water_bytes = arena.high_water_bytes
+
+    def _launch(self, position: int, step: Step) -> Callable[[], None]:
+        """What a run calls for a step."""
+        match step:
+            case Run():
+                return partial(self._device.compute.launch, self._work(step))
+            case Offload() | Fetch():
+                return partial(self._transfer, position, *self._copying(step))
+            case Wait():
+                return partial(self._wait, step.transfer)
+            case _:
+                unreachable(step)
+
+    def _copying(self, step: Offload | Fetch) -> tuple[Queue, Callable[[], None]]:
+        device, tier = self._device, self._tier
+        assert tier is not None, "a plan with transfers has a tier"
+        instance, copy = self.plan.instances[step.instance], self.plan.copies[step.copy]
+        device.arena.claim(instance.address, instance.nbytes)
+        if isinstance(step, Offload):
+            return device.out, partial(
+                device.offload, device.out, instance.address, instance.nbytes, tier, copy.address
+            )
+        return device.inward, partial(
+            device.fetch, device.inward, tier, copy.address, instance.address, instance.nbytes
+        )
+
+    def _transfer(self, position: int, queue: Queue, copy: Callable[[], None]) -> None:
+        """Begin a transfer once all that was computed before is done."""
+        queue.wait(self._device.compute.record())
+        copy()
+        self._under_way[position] = queue.record()
+
+    def _wait(self, transfer: int) -> None:
+        """Let the computation go on once a transfer is done."""
+        self._device.compute.wait(self._under_way.pop(transfer))
 
     def _work(self, step: Run) -> Work:
         op = self._graph.ops[step.op]
@@ -95,9 +135,9 @@ class Executor:
             content = self._backend.encode(graph.tensors[instance.tensor], feeds[name])
             device.upload(device.inward, instance.address, content)
         device.compute.wait(device.inward.record())
-        launch = device.compute.launch
-        for work in self._works:
-            launch(work)
+        self._under_way.clear()
+        for launch in self._launches:
+            launch()
         self._done = device.compute.record()
         device.out.wait(self._done)
         for number, buffer in self._outputs.values():

@@ -9,11 +9,8 @@ results: all operands are zeros.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,20 +24,15 @@ from ..memory.arena import Arena
 from ..scheduler.costs import CostTable, KernelCost, analytic_seconds, tabulate
 from ..scheduler.plan import aligned
 from .backends.backend import Backend, Kernel, Launch
+from .seconds_store import SecondsStore
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
 REPETITIONS = 3
 ENOUGH_SECONDS = 0.2
 """A kernel that takes longer is timed once after its warm-up."""
 EVICTED_BYTES = 16 * 2**20
 """More than the caches of one core."""
-
-
-def cache_folder() -> Path:
-    """Where measured seconds are kept: `$XDG_CACHE_HOME/bathyal`, by default `~/.cache/bathyal`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bathyal"
 
 
 def estimate(graph: Graph, backend: Backend) -> CostTable:
@@ -69,7 +61,7 @@ def measure(
     Raises:
         BudgetError: the memory that the arena promises is not free.
     """
-    store = _Store(folder, f"{backend.name}/{backend.version()}/{threads} threads")
+    store = SecondsStore(folder, f"{backend.name}/{backend.version()}/{threads} threads")
     jobs = _jobs(graph, backend, arena, store)
     with tqdm(
         total=len(jobs) * (REPETITIONS + 1), desc="profile", unit="run", leave=False, disable=not progress
@@ -113,7 +105,7 @@ class _Job:
     times: list[float]
 
 
-def _jobs(graph: Graph, backend: Backend, arena: Arena, store: _Store) -> list[_Job]:
+def _jobs(graph: Graph, backend: Backend, arena: Arena, store: SecondsStore) -> list[_Job]:
     """One job for each kernel whose seconds are not known and whose operands fit."""
     last_read = {t: op.id for op in graph.ops for t in op.inputs}
     seen: set[str] = set()
@@ -163,51 +155,3 @@ def _places(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, 
         end += 0 if position in over else aligned(graph.tensors[t].nbytes)
     addresses.append(end)
     return addresses, end + aligned(workspace_bytes)
-
-
-class _Store:
-    """Figures of one library and machine, in one JSON file; a damaged or foreign file counts as empty."""
-
-    def __init__(self, folder: Path | None, environment: str) -> None:
-        digest = hashlib.sha256(f"{environment}/{_processor()}".encode()).hexdigest()[:16]
-        self._path = None if folder is None else folder / f"costs-{digest}.json"
-        self._seconds: dict[str, float] = self._read()
-        self._changed = False
-
-    def seconds(self, key: str) -> float | None:
-        return self._seconds.get(key)
-
-    def add(self, key: str, seconds: float) -> None:
-        self._seconds[key] = seconds
-        self._changed = True
-
-    def _read(self) -> dict[str, float]:
-        if self._path is None or not self._path.exists():
-            return {}
-        try:
-            document = json.loads(self._path.read_text())
-            if document["format"] != FORMAT:
-                return {}
-            return {str(k): float(v) for k, v in document["seconds"].items() if float(v) >= 0}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("%s is not readable (%s); measuring again", self._path, error)
-            return {}
-
-    def save(self) -> None:
-        if self._path is None or not self._changed:
-            return
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump({"format": FORMAT, "seconds": {**self._read(), **self._seconds}}, file)
-            Path(file.name).replace(self._path)
-        except OSError as error:
-            logger.warning("could not keep the measured seconds in %s: %s", self._path, error)
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return "unknown processor"
-    return next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")), "")

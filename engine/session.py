@@ -28,9 +28,11 @@ from ..memory.device import Device
 from ..memory.errors import BudgetError
 from ..memory.host import HostDevice
 from ..memory.sizes import format_size, format_size_exact, parse_size
+from ..memory.tiers import Tier
 from ..scheduler.costs import CostTable
 from ..scheduler.explain import explain
 from ..scheduler.kernels import Kernels
+from ..scheduler.link import parse_link
 from ..scheduler.placement import StateLayout, lay_out_state
 from ..scheduler.plan import Plan
 from ..scheduler.planner import Problem, make_plan
@@ -39,8 +41,10 @@ from .backends.backend import Backend
 from .executor import Executor
 from .lowering import lower
 from .plan_file import SavedPlan, Surroundings, load_plan, require_match, save_plan
-from .profile import cache_folder, estimate, measure
+from .profile import estimate, measure
+from .seconds_store import cache_folder
 from .settings import Settings, usable_cores
+from .spill import Spill
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +132,8 @@ def problem_without_memory(
         surroundings = Surroundings(backend.name, backend.version(), threads)
         graph = lower(mode_graph(network, settings, mode, settings.input_shape[0]), backend)
         costs = estimate(graph, backend)
+    if settings.link is not None:
+        costs = replace(costs, link=parse_link(settings.link))
     return Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph)), surroundings
 
 
@@ -151,6 +157,7 @@ class Session:
         cache: Path | None = None,
         progress: bool = False,
         plan_file: Path | None = None,
+        make_tier: Callable[[int], Tier] | None = None,
     ) -> None:
         self.network = network
         self.settings = settings
@@ -165,6 +172,7 @@ class Session:
         self._device: Device | None = None
         self._programs: dict[tuple[Mode, int], tuple[Planned, Executor]] = {}
         self._limits: Any = None
+        self._spill = Spill(settings, self._cache, make_tier)
 
     @property
     def device(self) -> Device:
@@ -237,7 +245,8 @@ class Session:
         if key not in self._programs:
             planned = self._plan(mode, batch)
             self.device.arena.commit(planned.plan.peak_bytes)
-            executor = Executor(planned.plan, planned.graph, self.backend, self.device)
+            tier = self._spill.open_tier(planned.plan.outside_bytes)
+            executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
             executor.bind()
             self._programs[key] = (planned, executor)
         return self._programs[key]
@@ -264,6 +273,9 @@ class Session:
         else:
             costs = estimate(graph, self.backend)
         layout = lay_out_state(graph) if training_batch else self.state_layout
+        saved = self.saved_plan
+        if mode is Mode.TRAINING and (self.settings.spills or (saved is not None and saved.plan.outside_bytes)):
+            costs = replace(costs, link=self._spill.link(device.arena))
         return Problem(graph, costs, Kernels(self.settings.kernels), layout)
 
     def _plan(self, mode: Mode, batch: int) -> Planned:
@@ -314,8 +326,9 @@ class Session:
         """Give the arena back and end the device's threads; may be called twice."""
         self._programs.clear()
         if self._device is not None:
-            self._device.close()
+            self._device.close()  # first: it ends the transfers
             self._device = None
+        self._spill.close()
         if self._limits is not None:
             self._limits.restore_original_limits()
             self._limits = None

@@ -14,8 +14,10 @@ import numpy as np
 from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
 from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
+from ..memory.sizes import parse_size
 from ..scheduler.kernels import Kernels
-from ..scheduler.strategies import parse_strategy
+from ..scheduler.link import parse_link
+from ..scheduler.strategies import MOVING, parse_strategy
 from .backends.backend import Backend
 from .backends.null import NullBackend
 from .backends.onednn import OneDnnBackend
@@ -70,6 +72,10 @@ class Settings:
         seed: of first values, dropout and shuffling.
         threads: of the backend; None takes all cores.
         costs: "measured" times each kernel once, "analytic" estimates by arithmetic.
+        link: rates to and from the memory outside, as `parse_link` reads them; None measures those of the spill folder
+            where tensors may be moved.
+        spill_dir: folder, on a disk, for the tensors that are moved out; None takes `default_spill_folder`.
+        spill_size: the most bytes that are moved out at a time; None takes what the disk has free.
     """
 
     input_shape: tuple[int, ...]
@@ -82,6 +88,9 @@ class Settings:
     seed: int = 0
     threads: int | None = None
     costs: str = "measured"
+    link: str | None = None
+    spill_dir: str | None = None
+    spill_size: int | str | None = None
 
     def __post_init__(self) -> None:
         as_shape(self.input_shape)
@@ -90,6 +99,10 @@ class Settings:
         one_of("backend", self.backend, [AUTO, *BACKENDS])
         one_of("dtype", self.dtype, DTYPES)
         one_of("costs", self.costs, COSTS)
+        if self.link is not None:
+            parse_link(self.link)
+        if self.spill_size is not None:
+            parse_size(self.spill_size, "spill_size")
         if not isinstance(self.optimizer, SGD):
             raise ConfigError("optimizer", "an SGD, such as SGD(0.1, momentum=0.9)", repr(self.optimizer))
         if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
@@ -101,6 +114,13 @@ class Settings:
     def measured(self) -> bool:
         """Whether planning times kernels, for which it needs memory."""
         return self.costs == "measured" and self.backend != "null"
+
+    @property
+    def spills(self) -> bool:
+        """Whether tensors may be moved out: the strategy does so by its nature, or `auto` was told that it may."""
+        name = parse_strategy(self.strategy).name
+        told = any(given is not None for given in (self.link, self.spill_dir, self.spill_size))
+        return name in MOVING or (name == AUTO and told)
 
     def make_backend(self) -> Backend:
         """The backend of that name; raises DeviceError when its library is missing, but for "auto"."""

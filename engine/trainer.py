@@ -24,6 +24,7 @@ from ..memory.arena import Arena
 from ..memory.device import Device
 from ..memory.errors import BudgetError, CheckpointError, ConfigError, DataError
 from ..memory.host import HostDevice
+from ..memory.tiers import Tier
 from ..scheduler.plan import Plan
 from . import checkpoint
 from .batches import as_batch
@@ -99,6 +100,10 @@ class Trainer:
         cache: Path | str | None = None,
         progress: bool = False,
         plan: Path | str | None = None,
+        link: str | None = None,
+        spill_dir: str | None = None,
+        spill_size: int | str | None = None,
+        make_tier: Callable[[int], Tier] | None = None,
     ) -> None:
         """Store what to train and how.
 
@@ -107,7 +112,9 @@ class Trainer:
             input_shape: (N, C, H, W) of a full batch.
             optimizer: plain SGD by default.
             memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
-            strategy: "auto", "keep", "liveness", "chain", "sequential", "sequential:K" or "revolve".
+            strategy: "auto", "keep", "liveness", "chain", "sequential", "sequential:K", "revolve", "offload" or
+                "superneurons"; the last two move tensors to a disk, and so does "auto" where `spill_dir`, `spill_size`
+                or `link` is given.
             kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
             backend: what computes: "auto", "onednn", "reference" or "null".
             dtype: "float32" or "float64".
@@ -120,6 +127,10 @@ class Trainer:
             progress: whether bars are shown while profiling.
             plan: file of a plan for full batches, written by `save_plan` or `bathyal plan --save-plan`; without `memory`
                 its budget is taken. It is read with the first use and raises PlanError if it belongs to something else.
+            link: rates of the disk in bytes per second, such as "600 MB,1.5 GB" for out and in; measured by default.
+            spill_dir: folder, on a disk, for what is moved out of memory.
+            spill_size: the most bytes there; by default what the disk has free.
+            make_tier: gives a place outside the arena of so many bytes; by default a file in `spill_dir`.
 
         Raises:
             ConfigError: a choice that makes no sense.
@@ -135,6 +146,9 @@ class Trainer:
             seed,
             threads,
             costs,
+            link,
+            spill_dir,
+            spill_size,
         )
         self.network = network
         self.learning_rate: LearningRate = (
@@ -150,6 +164,7 @@ class Trainer:
             cache=None if cache is None else Path(cache),
             progress=progress,
             plan_file=None if plan is None else Path(plan),
+            make_tier=make_tier,
         )
         self._state: State | None = None
         self._classes = 0

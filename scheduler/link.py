@@ -43,6 +43,8 @@ def parse_link(text: str) -> Link:
     """
     parts = text.split(",")
     if len(parts) > 2:
-        raise ConfigError("link", "OUT,IN in bytes per second, such as '600 MB,1.5 GB', or one rate for both", repr(text))
+        raise ConfigError(
+            "link", "OUT,IN in bytes per second, such as '600 MB,1.5 GB', or one rate for both", repr(text)
+        )
     rates = [float(parse_size(part.strip(), "link")) for part in parts]
     return Link(rates[0], rates[-1])

@@ -5,6 +5,7 @@ An order and the kernels fix everything else (`draft`, `placement`). Pure, like 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -136,3 +137,22 @@ class Orders(Protocol):
     def fastest(self, budget_bytes: int) -> Placed | None:
         """The plan of least time that fits; None where none is found."""
         ...
+
+
+class BestOf:
+    """Proposes the best of what several propose."""
+
+    def __init__(self, placer: Placer, proposing: Sequence[Orders]) -> None:
+        self._placer, self._proposing = placer, proposing
+
+    def smallest(self) -> Placed:
+        """The plan of least memory; of equals the first."""
+        return min((orders.smallest() for orders in self._proposing), key=lambda placed: placed.end)
+
+    def fastest(self, budget_bytes: int) -> Placed | None:
+        """The fastest with the kernels that fit beside it; of equals the first."""
+        found = [p for p in (orders.fastest(budget_bytes) for orders in self._proposing) if p is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        finished = [self._placer.finished(placed, budget_bytes) for placed in found]
+        return found[min(range(len(found)), key=lambda i: self._placer.seconds(finished[i].draft))]

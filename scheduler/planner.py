@@ -4,8 +4,9 @@ A strategy is a name for how orders of operations are proposed. A proposal is dr
 that fits the arena is given the fastest kernels that fit beside it. Pure: the same input gives the same plan.
 
 `keep` and `liveness` run the graph in its own order; `chain` does so too while that fits, then follows the optimal
-chain plan, and at last the plan of least memory. `auto` is the best of them. `sequential` and `revolve` are the patterns
-that others use, on the same blocks.
+chain plan, and at last the plan of least memory. `sequential` and `revolve` are the patterns that others use, on the same
+blocks. `offload` and `superneurons` move tensors out over a link, the latter computes cheap ones again too. `auto` is the
+best of `chain` and, where there is a link, `superneurons`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .bounds import knapsack_seconds
 from .chain_orders import ChainOrders
 from .draft import Draft
 from .offload import OffloadOrders
-from .orders import Orders, Placed, Placer, Problem
+from .orders import BestOf, Orders, Placed, Placer, Problem
 from .plan import Instance, Plan
 from .simulate import simulate
 from .strategies import MOVING, STRATEGIES, Strategy, parse_strategy
@@ -57,6 +58,7 @@ class StrategyPlanner:
         name, training = self.strategy.name, _is_training(problem.graph)
         self._natural: Placed | None = None
         self._orders: Orders | None = None
+        self._chain: ChainOrders | None = None
         self._own_order = [op.id for op in problem.graph.ops]
         self._own_draft: Draft | None = None
         if training and name in ("sequential", "revolve"):
@@ -64,7 +66,10 @@ class StrategyPlanner:
         else:
             self._own_draft = self._placer.drafted(self._own_order)
             if training and name in ("auto", "chain"):
-                self._orders = ChainOrders(self._placer)
+                self._orders = self._chain = ChainOrders(self._placer)
+                if name == "auto" and problem.costs.link is not None:
+                    moving = OffloadOrders(self._placer, Strategy("superneurons"))
+                    self._orders = BestOf(self._placer, [self._chain, moving])
             elif training and name in MOVING:
                 self._orders = OffloadOrders(self._placer, self.strategy)
         smallest = None if self._orders is None else self._orders.smallest()
@@ -105,8 +110,8 @@ class StrategyPlanner:
             chosen = (self._orders.fastest(budget_bytes) if self._orders is not None else None) or least
         chosen = self._placer.finished(chosen, budget_bytes)
         plan = _plan(problem, str(self.strategy), budget_bytes, chosen, least.end)
-        if isinstance(self._orders, ChainOrders):
-            plan = replace(plan, chain_bound_seconds=self._orders.bound_seconds(budget_bytes))
+        if self._chain is not None:
+            plan = replace(plan, chain_bound_seconds=self._chain.bound_seconds(budget_bytes))
         verify(plan, problem.graph, problem.costs, problem.state)
         return plan
 

@@ -378,8 +378,8 @@ def test_a_step_that_broke_off_is_not_saved(tmp_path):
     with trainer() as t:
         list(t.fit(data()))
         _, executor = t._session.program(Mode.TRAINING, 8)
-        executor._works.append(executor._works[-1])
-        executor._works[-1] = None  # the last work of the step fails, when the weights are updated
+        executor._launches.append(executor._launches[-1])
+        executor._launches[-1] = None  # the last work of the step fails, when the weights are updated
         with pytest.raises(AttributeError):
             t.train_step(*next(data().epoch(0)))
         with pytest.raises(bt.ConfigError, match="step 4 that broke off"):

@@ -1,0 +1,121 @@
+"""Where what leaves the arena goes, and how fast: a file in the spill folder for each program of a session.
+
+The rates are measured once per disk and kept like the kernels' seconds; they are those of either direction alone: in a
+step what leaves does so in the forward pass and comes back in the backward pass. Not checked: whether the disk is as
+fast later, or beside other programs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from ..memory.arena import Arena
+from ..memory.bandwidth import measure_link
+from ..memory.disk_tier import DiskTier
+from ..memory.sizes import format_size, parse_size
+from ..memory.spill_folder import check_spill_folder, default_spill_folder
+from ..memory.tiers import Tier
+from ..scheduler.link import Link, parse_link
+from .seconds_store import SecondsStore
+from .settings import Settings
+
+logger = logging.getLogger(__name__)
+
+MEASURED_BYTES = 64 * 2**20
+"""Room for measuring, in the arena and on the disk, where there is so much."""
+
+
+class Spill:
+    """The places outside the arena of one session.
+
+    Args:
+        settings: folder, size and rates, where the user gives them.
+        cache: folder of measured rates; None keeps none.
+        make_tier: gives a place of so many bytes; by default a file in the spill folder.
+    """
+
+    def __init__(self, settings: Settings, cache: Path | None, make_tier: Callable[[int], Tier] | None = None) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._make_tier = make_tier or self._disk_tier
+        self._tiers: list[Tier] = []
+        self._link: Link | None = None
+
+    def link(self, arena: Arena) -> Link:
+        """How fast bytes leave and come back: as the user says, or measured when first asked for.
+
+        Args:
+            arena: its first bytes are used for measuring, and unchanged afterwards.
+
+        Raises:
+            BudgetError: there is no room on the disk, or the memory that the arena promises is not free.
+            ConfigError: the folder will not do.
+            DeviceError: the disk failed.
+        """
+        if self._link is None and self._settings.link is not None:
+            self._link = parse_link(self._settings.link)
+        if self._link is None:
+            self._link = _measured_link(self._folder(), self._limit(), arena, self._cache)
+        return self._link
+
+    def open_tier(self, nbytes: int) -> Tier | None:
+        """A place for what one program moves out; None where it moves nothing. Errors as for `link`."""
+        if not nbytes:
+            return None
+        self._tiers.append(self._make_tier(nbytes))
+        return self._tiers[-1]
+
+    def close(self) -> None:
+        """Give all places back; what moves bytes has ended before."""
+        while self._tiers:
+            self._tiers.pop().close()
+
+    def _disk_tier(self, nbytes: int) -> Tier:
+        return DiskTier(self._folder(), nbytes, limit=self._limit(), name=f"disk {len(self._tiers)}")
+
+    def _folder(self) -> Path:
+        given = self._settings.spill_dir
+        if given is None:
+            return default_spill_folder()
+        check_spill_folder(Path(given))
+        return Path(given)
+
+    def _limit(self) -> int | None:
+        given = self._settings.spill_size
+        return None if given is None else parse_size(given, "spill_size")
+
+
+def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, cache: Path | None) -> Link:
+    """The link between an arena and a folder.
+
+    Args:
+        spill_folder: on the disk.
+        limit_bytes: the most that may be written there; None for no limit.
+        arena: its first bytes are used, and unchanged afterwards.
+        cache: where figures are kept between runs; None keeps none.
+
+    Raises:
+        BudgetError: there is no room on the disk, or the memory that the arena promises is not free.
+        ConfigError: the folder will not do.
+        DeviceError: the disk failed.
+    """
+    store = SecondsStore(cache, "link")
+    disk = spill_folder.stat().st_dev
+    out, inward = store.seconds(f"{disk} out"), store.seconds(f"{disk} in")
+    if out and inward:
+        return Link(1 / out, 1 / inward)
+    room = min(MEASURED_BYTES, arena.nbytes, MEASURED_BYTES if limit_bytes is None else limit_bytes)
+    arena.commit(room)
+    with DiskTier(spill_folder, room, limit=limit_bytes, name="measured") as tier:
+        found = measure_link(tier, arena.view(0, room))
+    logger.info(
+        "%s: %s/s out, %s/s in; both at once %s/s and %s/s",
+        spill_folder,
+        *(format_size(int(rate)) for rate in (found.out, found.inward, found.out_together, found.inward_together)),
+    )
+    store.add(f"{disk} out", 1 / found.out)
+    store.add(f"{disk} in", 1 / found.inward)
+    store.save()
+    return Link(found.out, found.inward)
