@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from spilling import linked, tier_for
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.backends.reference import ReferenceBackend
@@ -149,17 +150,19 @@ def run(problem, plan, device, steps=3, seed=5):
     backend = ReferenceBackend()
     state = State(problem.graph, problem.state, backend, device)
     state.initialize(seed)
-    executor = Executor(plan, problem.graph, backend, device)
-    executor.bind()
     (images,) = problem.graph.with_role(Role.INPUT)
-    losses = [executor.run(feeds(step, shape=images.shape))["loss"].tobytes() for step in range(steps)]
-    return losses, state.weights_sha256(), executor
+    with tier_for(plan) as tier:
+        executor = Executor(plan, problem.graph, backend, device, tier)
+        executor.bind()
+        losses = [executor.run(feeds(step, shape=images.shape))["loss"].tobytes() for step in range(steps)]
+        return losses, state.weights_sha256(), executor
 
 
 def check_that_no_plan_changes_a_bit(problem):
     """Every strategy at several budgets, in an arena full of NaN, against `keep`."""
     plans = [make_plan(problem, "keep", 2**40)]
-    for strategy in ("liveness", "chain", "sequential", "revolve"):
+    for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory"):
+        problem = linked(problem, strategy)
         least = least_bytes(problem, strategy)
         most = make_plan(problem, strategy, 2**40).peak_bytes
         plans += [make_plan(problem, strategy, least + (most - least) * k // 3) for k in range(4)]
@@ -204,7 +207,7 @@ def test_no_byte_beyond_the_peak_is_touched_and_the_peak_is_reached(seed):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", range(5))
 def test_simulated_device_finds_no_race_and_gives_the_same_bits(seed, strategy):
-    problem = problem_of(seed)
+    problem = linked(problem_of(seed), strategy)
     plan = make_plan(problem, strategy, least_bytes(problem, strategy))
     with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
         expected = run(problem, plan, device)[:2]
@@ -312,11 +315,11 @@ def test_a_repeated_run_is_bound_as_one():
 
 def test_null_backend_reaches_the_predicted_peak():
     for seed in range(12):
-        problem = random_problem(seed)
         for strategy in STRATEGIES:
+            problem = linked(random_problem(seed), strategy)
             plan = make_plan(problem, strategy, least_bytes(problem, strategy))
-            with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
-                executor = Executor(plan, problem.graph, NullBackend(), device)
+            with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device, tier_for(plan) as tier:
+                executor = Executor(plan, problem.graph, NullBackend(), device, tier)
                 executor.bind()
                 outputs = executor.run(feeds(0))
                 assert executor.high_water_bytes == plan.peak_bytes

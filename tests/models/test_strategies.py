@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from spilling import linked, tier_for
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.executor import Executor
@@ -51,12 +52,13 @@ def test_high_water_is_the_predicted_peak_and_placement_wastes_little(name):
     """At the smallest budget, the largest worth giving, and between; arena bytes over the peak of live bytes."""
     case = problem(name)
     for strategy in ("keep", "liveness", "chain") if name in DEEP else STRATEGIES:
+        case = linked(problem(name), strategy)
         planner = StrategyPlanner(case, strategy)
         for budget in budgets(planner):
             plan = planner.plan(budget)
             assert plan.peak_bytes <= 1.02 * plan.live_peak_bytes, (strategy, budget)
-            with Arena(budget) as arena, HostDevice(arena) as device:
-                executor = Executor(plan, case.graph, NullBackend(), device)
+            with Arena(budget) as arena, HostDevice(arena) as device, tier_for(plan) as tier:
+                executor = Executor(plan, case.graph, NullBackend(), device, tier)
                 executor.bind()
                 executor.run(feeds(case))
                 assert executor.high_water_bytes == plan.peak_bytes <= budget

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 
 import pytest
+from spilling import linked
 
 from bathyal.layers.graph import Phase
 from bathyal.layers.kinds import KINDS
@@ -25,7 +26,7 @@ SEEDS = range(16)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_plans_fit_and_are_what_they_say(seed, strategy):
-    problem = random_problem(seed)
+    problem = linked(random_problem(seed), strategy, seed)
     planner = StrategyPlanner(problem, strategy)
     for budget in budgets(problem, strategy):
         plan = planner.plan(budget)
@@ -42,7 +43,7 @@ def test_plans_fit_and_are_what_they_say(seed, strategy):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_value_is_there_when_it_is_read(seed, strategy):
-    problem = random_problem(seed)
+    problem = linked(random_problem(seed), strategy, seed)
     planner = StrategyPlanner(problem, strategy)
     for budget in budgets(problem, strategy)[:2]:
         run_byte_by_byte(planner.plan(budget), problem)
@@ -51,7 +52,7 @@ def test_every_value_is_there_when_it_is_read(seed, strategy):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
 def test_one_byte_under_the_minimum_is_refused_and_names_it(seed, strategy):
-    problem = random_problem(seed)
+    problem = linked(random_problem(seed), strategy, seed)
     least = budgets(problem, strategy)[0]
     assert make_plan(problem, strategy, least).peak_bytes <= least
     with pytest.raises(BudgetError, match=str(least)) as refused:
@@ -115,20 +116,21 @@ def test_the_bound_is_reached_when_everything_fits():
 
 def test_same_problem_same_plan():
     for strategy in STRATEGIES:
-        a, b = (make_plan(random_problem(3), strategy, 400_000) for _ in range(2))
+        a, b = (make_plan(linked(random_problem(3), strategy), strategy, 400_000) for _ in range(2))
         assert a.to_json() == b.to_json()
 
 
 PLANS_DIGEST = """
 import hashlib
 from random_networks import random_problem
+from spilling import linked
 from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan
 
 digest = hashlib.sha256()
 for seed in range(6):
     for strategy in STRATEGIES:
-        problem = random_problem(seed)
+        problem = linked(random_problem(seed), strategy)
         try:
             make_plan(problem, strategy, 1)
         except BudgetError as refused:
@@ -176,6 +178,6 @@ def test_simulated_time_is_the_sum_of_the_chosen_kernels():
     problem = random_problem(5)
     plan = make_plan(problem, "chain", budgets(problem, "chain")[1])
     timeline = simulate(plan, problem.costs)
-    assert timeline.seconds == pytest.approx(sum(problem.costs.kernels[s.op][s.kernel].seconds for s in plan.steps))
+    assert timeline.seconds == pytest.approx(sum(problem.costs.kernels[s.op][s.kernel].seconds for s in plan.runs))
     assert timeline.starts[0] == 0
     assert (timeline.starts[1:] >= timeline.starts[:-1]).all()

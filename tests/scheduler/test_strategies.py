@@ -4,7 +4,7 @@ import pytest
 
 from bathyal.memory.errors import ConfigError
 from bathyal.scheduler.planner import make_plan
-from bathyal.scheduler.strategies import SPELLINGS, STRATEGIES, Strategy, parse_strategy
+from bathyal.scheduler.strategies import EVICTIONS, MOVING, SPELLINGS, STRATEGIES, Strategy, parse_strategy
 from plan_checks import PLENTY
 from random_networks import random_problem
 
@@ -16,6 +16,10 @@ def test_names_are_read_and_written():
         assert name in SPELLINGS
     assert parse_strategy("sequential:12") == Strategy("sequential", 12)
     assert str(parse_strategy("sequential:012")) == "sequential:12"
+    for name in MOVING:
+        for eviction in EVICTIONS:
+            assert parse_strategy(f"{name}:{eviction}") == Strategy(name, eviction=eviction)
+            assert str(Strategy(name, eviction=eviction)) == f"{name}:{eviction}"
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,11 @@ def test_names_are_read_and_written():
         ("sequential:" + "9" * 5000, "whole number"),
         ("revolve:3", "'revolve'"),
         ("chain:2", "'chain'"),
+        ("offload:fifo", "lru, farthest"),
+        ("offload:lro", "'lru'"),
+        ("ofload:lru", "'offload:lru'"),
+        ("superneuron", "'superneurons'"),
+        ("superneurons-sped", "'superneurons-speed'"),
         (":", "sequential:K"),
         ("", "one of"),
         (None, "one of"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from bathyal.layers.graph import FED, STATE
 from bathyal.layers.kinds import KINDS
-from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Plan
+from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Wait
 from bathyal.scheduler.planner import Problem, StrategyPlanner
 
 PLENTY = 2**40
@@ -47,6 +47,8 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
     """
     graph, instances = problem.graph, plan.instances
     memory = np.full(plan.peak_bytes, -1, np.int64)
+    outside = np.full(plan.outside_bytes, -1, np.int64)
+    moving: dict[int, tuple[slice, slice, bool]] = {}
     labels: dict[tuple[int, int], int] = {}
 
     def place(number: int) -> slice:
@@ -62,12 +64,43 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
     def overlap(a: slice, b: slice) -> bool:
         return a.start < b.stop and b.start < a.stop
 
+    def begin(position: int, step: Offload | Fetch) -> None:
+        """What is copied may be read and written at any time until the wait: until then the target holds nothing."""
+        stay = plan.copies[step.copy]
+        inside, beyond = place(step.instance), slice(stay.address, stay.address + stay.nbytes)
+        if isinstance(step, Offload):
+            check(step.instance)
+            outside[beyond] = -1
+        else:
+            assert (outside[beyond] == labels[stay.tensor, 0])[: inside.stop - inside.start].all()
+            memory[instances[step.instance].address :][: stay.nbytes] = -1
+        moving[position] = inside, beyond, isinstance(step, Offload)
+
+    def finish(position: int) -> None:
+        inside, beyond, outward = moving.pop(position)
+        step = plan.steps[position]
+        label = labels[instances[step.instance].tensor, 0]
+        if outward:
+            check(step.instance)
+            outside[beyond] = label
+        else:
+            assert (outside[beyond] == label).all()
+            assert (memory[inside] == -1).all()
+            memory[inside] = label
+
+    fetched = {step.instance for step in plan.steps if isinstance(step, Fetch)}
     for number, i in enumerate(instances):
-        if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in FED | STATE:
+        if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in FED | STATE and number not in fetched:
             write(number)
     updated: set[int] = set()
     done: set[int] = set()
-    for step in plan.steps:
+    for position, step in enumerate(plan.steps):
+        if isinstance(step, (Offload, Fetch)):
+            begin(position, step)
+            continue
+        if isinstance(step, Wait):
+            finish(step.transfer)
+            continue
         op = graph.ops[step.op]
         kept = KINDS[op.kind].kept if step.op in done else ()
         for number, tensor in zip(step.inputs, op.inputs, strict=True):
@@ -101,4 +134,5 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
             check(number, 1)
         elif i.tensor in graph.outputs:
             check(number)
+    assert not moving
     assert done == {op.id for op in graph.ops}

@@ -16,7 +16,6 @@ from bathyal.layers import (
     Dropout,
     Flatten,
     GlobalAvgPool2d,
-    Graph,
     Identity,
     Layer,
     Linear,

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from spilling import linked, tier_for
 
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.executor import Executor
@@ -122,10 +123,11 @@ def run(case, plan, device, backend=BACKEND):
     """Losses, digest of the weights, weights and executor after some steps."""
     state = State(case.graph, case.state, backend, device)
     state.initialize(5)
-    executor = Executor(plan, case.graph, backend, device)
-    executor.bind()
     images = case.graph.with_role(Role.INPUT)[0].shape
-    losses = [executor.run(feeds(step, images))["loss"] for step in range(STEPS)]
+    with tier_for(plan) as tier:
+        executor = Executor(plan, case.graph, backend, device, tier)
+        executor.bind()
+        losses = [executor.run(feeds(step, images))["loss"] for step in range(STEPS)]
     weights = {name: state.read(name) for name in state.names()}
     return np.concatenate(losses), state.weights_sha256(), weights, executor
 
@@ -151,7 +153,8 @@ def test_three_steps_agree_with_the_reference_backend(key):
 def test_every_strategy_and_budget_gives_the_bits_of_keep(key):
     case = problem(key)
     plans = [make_plan(case, "keep", 2**40)]
-    for strategy in ("liveness", "chain", "sequential", "revolve"):
+    for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory"):
+        case = linked(case, strategy)
         least = least_bytes(case, strategy)
         most = make_plan(case, strategy, 2**40).peak_bytes
         plans += [make_plan(case, strategy, least + (most - least) * k // 3) for k in range(4)]
@@ -187,7 +190,7 @@ def test_no_byte_beyond_the_peak_is_touched(key):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("key", [0, 3, 7, "groups", "plain and blocked added"])
 def test_simulated_device_finds_no_race_and_gives_the_same_bits(key, strategy):
-    case = problem(key)
+    case = linked(problem(key), strategy)
     plan = make_plan(case, strategy, least_bytes(case, strategy))
     with poisoned(plan.peak_bytes) as arena, HostDevice(arena) as device:
         expected = run(case, plan, device)

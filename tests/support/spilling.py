@@ -1,0 +1,31 @@
+"""What tests of plans with transfers share: a link for those strategies that need one, and a place outside the arena."""
+
+from __future__ import annotations
+
+import random
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from bathyal.memory.host_tier import HostTier
+from bathyal.scheduler.link import Link
+from bathyal.scheduler.orders import Problem
+from bathyal.scheduler.plan import Plan
+from bathyal.scheduler.strategies import MOVING
+
+
+def random_link(seed: int) -> Link:
+    """From far slower than the computation to far faster."""
+    rng = random.Random(seed)
+    return Link(*(10 ** rng.uniform(8, 11) for _ in range(2)))
+
+
+def linked(problem: Problem, strategy: str, seed: int = 0) -> Problem:
+    """The problem, with a link where `strategy` moves tensors."""
+    if strategy.partition(":")[0] not in MOVING:
+        return problem
+    return replace(problem, costs=replace(problem.costs, link=random_link(seed)))
+
+
+def tier_for(plan: Plan) -> AbstractContextManager[HostTier | None]:
+    """Memory for what a plan moves out; nothing for one that moves nothing."""
+    return HostTier(plan.outside_bytes) if plan.outside_bytes else nullcontext()
