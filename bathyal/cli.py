@@ -67,6 +67,19 @@ def _network(command: argparse.ArgumentParser, *, budget: bool = True) -> None:
             "--memory", default=None, help="the budget: '400 MiB', '1 GB', bytes; default: 80 %% of free"
         )
         command.add_argument("--strategy", default="auto", help=f"one of {', '.join(SPELLINGS)} (default: auto)")
+        command.add_argument(
+            "--spill-dir", default=None, metavar="FOLDER", help="where tensors may be moved to, on a disk"
+        )
+        command.add_argument(
+            "--spill-size", default=None, metavar="SIZE", help="the most bytes there (default: what the disk has free)"
+        )
+    command.add_argument(
+        "--link",
+        default=None,
+        metavar="OUT,IN",
+        help="bytes per second at which tensors can leave memory and come back, as in '600 MB,1.5 GB'; measured by "
+        "default where a strategy moves tensors",
+    )
     command.add_argument(
         "--kernels",
         choices=[k.value for k in Kernels],

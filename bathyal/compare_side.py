@@ -88,6 +88,9 @@ def open_side(side: str, choice: NetworkChoice) -> Opened:
             seed=settings.seed,
             threads=settings.threads,
             costs=settings.costs,
+            link=settings.link,
+            spill_dir=settings.spill_dir,
+            spill_size=settings.spill_size,
         )
         facts = {"arena_bytes": trainer.plan.peak_bytes, "recomputed_ops": trainer.plan.recomputed_ops}
         _ = trainer.state

@@ -32,7 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--plot", type=plan_command.file_name, default=None, metavar="FILE", help="draw the curves (.png, .svg, .pdf)"
     )
-    command.set_defaults(memory=None, strategy="auto")
+    command.set_defaults(memory=None, strategy="auto", spill_dir=None, spill_size=None)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -56,5 +56,8 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
         options.seed,
         options.threads,
         options.costs,
+        options.link,
+        options.spill_dir,
+        options.spill_size,
     )
     return NetworkChoice(network, settings, classes)

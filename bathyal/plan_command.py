@@ -15,6 +15,7 @@ from .memory.errors import BudgetError
 from .memory.sizes import format_size, parse_size
 from .network_options import NetworkChoice, choose
 from .scheduler.draft import aligned_size
+from .scheduler.simulate import simulate
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -101,8 +102,13 @@ def summary(planned: Planned) -> dict[str, Any]:
         "keep_bytes": sum(aligned_size(tensor) for tensor in graph.tensors),
         "predicted_seconds": plan.predicted_seconds,
         "lower_bound_seconds": plan.lower_bound_seconds,
+        "lower_bound": "knapsack" if planned.costs.link is None else "knapsack with link",
         "chain_bound_seconds": plan.chain_bound_seconds,
         "recomputed_ops": plan.recomputed_ops,
+        "outside_bytes": plan.outside_bytes,
+        "offloaded_bytes": plan.offloaded_bytes,
+        "fetched_bytes": plan.fetched_bytes,
+        "stalled_seconds": simulate(plan, planned.costs).stalled_seconds,
         "ops": len(graph.ops),
         "layers": graph.layers,
         "parameters": graph.parameters,

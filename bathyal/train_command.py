@@ -90,6 +90,9 @@ def run(options: argparse.Namespace) -> int:
         learning_rate=schedule(options, data.train),
         progress=sys.stderr.isatty(),
         plan=options.plan,
+        link=options.link,
+        spill_dir=options.spill_dir,
+        spill_size=options.spill_size,
     )
     with trainer, stopping() as stopped:
         resume(options, trainer)
