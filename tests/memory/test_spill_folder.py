@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,13 @@ def test_what_is_no_folder_is_refused(tmp_path):
         check_spill_folder(tmp_path / "file")
 
 
-def test_a_folder_of_another_user_is_refused(tmp_path):
+def test_a_folder_of_another_user_is_refused():
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    done = subprocess.run([sys.executable, "-c", CHECK_AS_NOBODY, str(tmp_path)], capture_output=True, text=True)
+    # Not below pytest's own folder, which no other user may enter.
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        done = subprocess.run([sys.executable, "-c", CHECK_AS_NOBODY, name], capture_output=True, text=True)
     assert "Permission denied: no right to write for user 65534" in done.stderr
     assert "--spill-dir" in done.stderr
 
