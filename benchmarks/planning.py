@@ -28,8 +28,8 @@ from bathyal.scheduler.chain import background_bytes, chain_model
 from bathyal.scheduler.chain_bound import chain_bound_seconds
 from bathyal.scheduler.chain_dp import Block, Chain, Option, minimum_budget, solve
 from bathyal.scheduler.kernels import Kernels, least_workspace
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 
 CHAINS = (50, 200, 339, 833, 10_002)
 SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)

@@ -1,7 +1,6 @@
 """Addresses: where each buffer of a plan lies in the arena.
 
-State comes first, in one piece per block, so that several plans (training, a short last batch, evaluation) share it.
-The other buffers are rectangles in time × addresses that must not overlap. Several orders of a first-fit are tried,
+State comes first (`state_layout`). The other buffers are rectangles in time × addresses that must not overlap. Several orders of a first-fit are tried,
 and the heap pool replaying the step; the lowest arena wins, and the search ends when it equals the live peak.
 
 Source of the ordering idea: offline dynamic storage allocation by decreasing size (Pisarchyk and Lee, 2020).
@@ -9,48 +8,17 @@ Source of the ordering idea: offline dynamic storage allocation by decreasing si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ..layers.graph import Graph, Role
 from ..memory.allocator import HeapPool
-from .plan import ALIGNMENT, aligned
-
-_PIECE = (Role.PARAMETER, Role.MOMENTUM, Role.BUFFER)
-"""Order of the roles in the piece of a block; all of `STATE`."""
+from .plan import ALIGNMENT
 
 FIRST_FIT_LIMIT = 6000
 """Above this many buffers only the heap pool places: a first-fit compares each buffer with all earlier ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateLayout:
-    """Addresses of the tensors that live from step to step, by name, and the bytes that they take together."""
-
-    addresses: Mapping[str, int]
-    nbytes: int
-
-
-def lay_out_state(graph: Graph) -> StateLayout:
-    """State in one piece per block, in the order of the blocks: parameters, then momentum, then running statistics.
-
-    A block's tensors are those that its operations are the first to read. So one transfer moves a block's state.
-    """
-    home: dict[int, int] = {}
-    for op in graph.ops:
-        for read in op.inputs:
-            home.setdefault(read, op.block)
-    last = max(home.values(), default=0) + 1
-    addresses: dict[str, int] = {}
-    end = 0
-    in_order = sorted(graph.with_role(*_PIECE), key=lambda t: (home.get(t.id, last), _PIECE.index(t.role), t.id))
-    for t in in_order:
-        addresses[t.name] = end
-        end += aligned(t.nbytes)
-    return StateLayout(addresses, end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ that fits the arena is given the fastest kernels that fit beside it. Pure: the s
 
 `keep` and `liveness` run the graph in its own order; `chain` does so too while that fits, then follows the optimal
 chain plan, and at last the plan of least memory. `sequential` and `revolve` are the patterns that others use, on the same
-blocks. `offload` and `superneurons` move tensors out over a link, the latter computes cheap ones again too. `auto` is the
-best of `chain` and, where there is a link, `superneurons`.
+blocks. `offload` and `superneurons` move tensors out over a link, the latter computes cheap ones again too; `stream` may
+leave state outside as well. `auto` is the best of `chain` and, where there is a link, `stream`. Where state is outside
+already, because another program of the run has put it there, every strategy moves.
 """
 
 from __future__ import annotations
@@ -63,12 +64,15 @@ class StrategyPlanner:
         self._own_draft: Draft | None = None
         if training and name in ("sequential", "revolve"):
             self._orders = BaselineOrders(self._placer, self.strategy, plain_model(self._placer))
+        elif problem.state.outside:
+            own = self.strategy if name in MOVING else Strategy("offload")
+            self._orders = OffloadOrders(self._placer, own)
         else:
             self._own_draft = self._placer.drafted(self._own_order)
             if training and name in ("auto", "chain"):
                 self._orders = self._chain = ChainOrders(self._placer)
                 if name == "auto" and problem.costs.link is not None:
-                    moving = OffloadOrders(self._placer, Strategy("superneurons"))
+                    moving = OffloadOrders(self._placer, Strategy("stream"))
                     self._orders = BestOf(self._placer, [self._chain, moving])
             elif training and name in MOVING:
                 self._orders = OffloadOrders(self._placer, self.strategy)
@@ -112,7 +116,7 @@ class StrategyPlanner:
         plan = _plan(problem, str(self.strategy), budget_bytes, chosen, least.end)
         if self._chain is not None:
             plan = replace(plan, chain_bound_seconds=self._chain.bound_seconds(budget_bytes))
-        verify(plan, problem.graph, problem.costs, problem.state)
+        verify(plan, problem.graph, problem.costs, chosen.state)
         return plan
 
     def _hint(self) -> str:

@@ -15,8 +15,8 @@ from bathyal.memory.host import HostDevice
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import STRATEGIES, Problem, StrategyPlanner
+from bathyal.scheduler.state_layout import lay_out_state
 
 NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
 

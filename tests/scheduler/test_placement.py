@@ -9,7 +9,8 @@ from bathyal.layers.graph import STATE, Role
 from bathyal.layers.slabs import split_large
 from bathyal.models import alexnet, resnet18, small_resnet
 from bathyal.scheduler import placement
-from bathyal.scheduler.placement import Rectangle, lay_out_state, place
+from bathyal.scheduler.placement import Rectangle, place
+from bathyal.scheduler.state_layout import lay_out_state
 
 
 @st.composite

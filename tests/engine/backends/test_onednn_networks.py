@@ -35,8 +35,8 @@ from bathyal.memory.errors import BudgetError
 from bathyal.memory.host import HostDevice
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 from lowered_graphs import relative_distance
 from onednn_library import onednn_backend
 from random_networks import random_network
