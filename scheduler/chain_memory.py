@@ -16,11 +16,12 @@ revolve (Griewank and Walther, 2000).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..memory.errors import BudgetError
-from .chain_rows import Floats, Ints, Numbers, Rows, StepWriter, numbers, rows_of
+from .chain_rows import Floats, Ints, Numbers, Rows, Saving, StepWriter, numbers, rows_of
 from .chain_steps import Chain, Step, check_chain
 
 SLOTS = 64
@@ -36,37 +37,46 @@ class _Minima:
         self.kept: Ints = np.zeros(rows.count, np.int64)
         least, inputs = self.least, sizes.inputs
         incoming, kept = sizes.gradients.tolist(), [0] * rows.count
+        frugal = {savings: _frugal(savings) for savings in set(sizes.savings)}
         current = -1
         for i, l in rows.order():  # noqa: E741
             if i != current:
+                savings = frugal[sizes.savings[i]]
                 current, starting, reach = i, rows.starting(i), sizes.reach(i)
                 row_of, fastest = starting.tolist(), sizes.savings[i][0]
+                left = least[starting]  # those of this i are filled in as they are found
             row = row_of[l - i]
             if l == i:
-                least[row] = min(self.saving_needs(i, incoming[l + 1], -1))
+                left[0] = least[row] = min(self.saving_needs(savings, incoming[l + 1], -1))
                 kept[row] = fastest.need(incoming[l + 1])
                 continue
-            ending = rows.ending(i, l)
-            above = int(ending[0])
-            needs = np.maximum(inputs[i + 1 : l + 1] + least[ending], least[starting[: l - i]])
-            splits = np.maximum(needs, reach[: l - i] + incoming[l + 1], out=needs)
-            least[row] = min(int(splits.min()), *self.saving_needs(i, incoming[l + 1], above))
+            above, begin, lowest = rows.row(i + 1, l), int(rows.first[l]), int(rows.inside[l])
+            needs = inputs[i + 1 : l + 1].copy()
+            if begin > i + 1:
+                needs[: begin - i - 1] += least[rows.across[i + 1 : begin] + l]
+                needs[begin - i - 1 :] += least[lowest : lowest + l - begin + 1][::-1]
+            else:
+                needs += least[lowest : lowest + l - i][::-1]
+            np.maximum(needs, left[: l - i], out=needs)
+            np.maximum(needs, reach[: l - i] + incoming[l + 1], out=needs)
+            left[l - i] = least[row] = min(int(needs.min()), *self.saving_needs(savings, incoming[l + 1], above))
             kept[row] = max(fastest.need(incoming[l + 1]), fastest.saved + kept[above])
         self.kept[:] = kept
 
-    def saving_needs(self, i: int, incoming: int, above: int) -> list[int]:
-        """For each option of block i the bytes of saving with it, and then (i+1, l), whose row is `above`; -1 for none."""
+    def saving_needs(self, savings: Sequence[Saving], incoming: int, above: int) -> list[int]:
+        """For each option of a block the bytes of saving with it, and then the rest, whose row is `above`; -1 for none."""
         if above < 0:
-            return [max(incoming + s.forward, s.backward) for s in self._sizes.savings[i]]
+            return [max(incoming + s.forward, s.backward) for s in savings]
         rest = int(self.least[above])
-        return [max(incoming + s.forward, s.backward, s.saved + rest) for s in self._sizes.savings[i]]
+        return [max(incoming + s.forward, s.backward, s.saved + rest) for s in savings]
 
     def split_needs(self, i: int, l: int) -> Ints:  # noqa: E741
         """For j = i+1..l the bytes of: run to x_j storing x_i, then (j, l), then (i, j-1)."""
         sizes, rows = self._sizes, self._rows
         right = sizes.inputs[i + 1 : l + 1] + self.least[rows.ending(i, l)]
         needs: Ints = np.maximum(right, self.least[rows.starting(i)[: l - i]])
-        return np.maximum(needs, sizes.reach(i)[: l - i] + sizes.gradients[l + 1], out=needs)
+        needs = np.maximum(needs, sizes.reach(i)[: l - i] + sizes.gradients[l + 1])
+        return needs
 
 
 class _Greedy:
@@ -96,7 +106,7 @@ class _Greedy:
         if nbytes >= minima.kept[rows.row(i, l)]:
             return savings[0].index, -1
         above = rows.row(i + 1, l) if l > i else -1
-        needs = minima.saving_needs(i, int(sizes.gradients[l + 1]), above)
+        needs = minima.saving_needs(savings, int(sizes.gradients[l + 1]), above)
         fitting = [saving for saving, need in zip(savings, needs, strict=True) if need <= nbytes]
         best, option = math.inf, -1
         if fitting:
@@ -117,6 +127,15 @@ class _Greedy:
             if seconds[at] < best:
                 return -1, int(j[at])
         return option, -1
+
+
+def _frugal(savings: tuple[Saving, ...]) -> tuple[Saving, ...]:
+    """Those that no other beats in all their bytes."""
+    found: list[Saving] = []
+    for s in sorted(savings, key=lambda s: (s.saved, s.backward, s.forward)):
+        if not any(o.saved <= s.saved and o.backward <= s.backward and o.forward <= s.forward for o in found):
+            found.append(s)
+    return tuple(found)
 
 
 def _forwards(count: int) -> Floats:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from .baselines import BaselineOrders, plain_model
 from .chain import background_bytes, chain_model, choose_kernels, expand
 from .chain_bound import chain_bound_seconds
-from .chain_dp import Chain, Step, minimum_plan, solve
+from .chain_dp import Chain, Step, minimum_plan, simulate_chain
+from .chain_ladder import Ladder
 from .draft import without_dead_recomputations
 from .kernels import Kernels, fast_gradients, fastest
 from .orders import ATTEMPTS, Placed, Placer
@@ -71,10 +72,11 @@ class ChainOrders:
         return chain_bound_seconds(self._quickest, budget_bytes - background_bytes(self._graph))
 
     def _solved(self, budget_bytes: int) -> Placed | None:
-        """The optimal plan for the budget; for ever smaller ones while placement needs more than what is live."""
-        room = budget_bytes - background_bytes(self._graph)
-        for _ in range(ATTEMPTS):
-            solution = solve(self._model.chain, room) if room > 0 else None
+        """The optimal plan for the budget; read off the same table for less while placement needs more than what is live."""
+        chain, room = self._model.chain, budget_bytes - background_bytes(self._graph)
+        ladder = Ladder(chain, room)
+        for attempt in range(ATTEMPTS):
+            solution = ladder.solution(room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
                 return None
@@ -83,5 +85,5 @@ class ChainOrders:
             if over <= 0:
                 return placed
             logger.info("chain: the plan for %d bytes beside the state is %d bytes over when placed", room, over)
-            room -= max(over, room // 256)
+            room = min(simulate_chain(chain, solution.steps)[0], room) - max(over, (room >> 12) << attempt)
         return None

@@ -9,8 +9,9 @@ Source of the ordering idea: offline dynamic storage allocation by decreasing si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +54,7 @@ def lay_out_state(graph: Graph) -> StateLayout:
     return StateLayout(addresses, end)
 
 
-@dataclass(frozen=True, slots=True)
-class Rectangle:
+class Rectangle(NamedTuple):
     """A buffer to place: alive from step `birth` to step `death`, both included.
 
     Its address is a multiple of `alignment`, a power of two of at least `ALIGNMENT`, unless it has no bytes.
@@ -75,10 +75,9 @@ def place(rectangles: Sequence[Rectangle], base: int) -> tuple[list[int], int]:
     if not rectangles:
         return [], base
     bound = base + _live_peak(rectangles)
-    best = _replay(rectangles, base, _by_time(rectangles))
+    best = _replay(rectangles, base, backwards=False)
     if best[1] > bound:
-        other = _replay_backwards(rectangles, base)
-        best = min(best, other, key=lambda found: found[1])
+        best = min(best, _replay(rectangles, base, backwards=True), key=lambda found: found[1])
     if len(rectangles) <= FIRST_FIT_LIMIT:
         for key in _ORDERS:
             if best[1] <= bound:
@@ -97,42 +96,49 @@ _ORDERS = (
 
 
 def _live_peak(rectangles: Sequence[Rectangle]) -> int:
-    change = np.zeros(max(r.death for r in rectangles) + 2, np.int64)
-    for r in rectangles:
-        change[r.birth] += r.nbytes
-        change[r.death + 1] -= r.nbytes
+    births, deaths, sizes = (np.array([r[field] for r in rectangles], np.int64) for field in range(3))
+    change = np.zeros(int(deaths.max()) + 2, np.int64)
+    np.add.at(change, births, sizes)
+    np.subtract.at(change, deaths + 1, sizes)
     return int(np.cumsum(change).max())
 
 
-def _by_time(rectangles: Sequence[Rectangle]) -> Iterable[tuple[bool, int]]:
-    """(is a birth, rectangle) in the order of a run; what dies at a step is freed after that step's births."""
-    events = [(r.birth, 0, -(r.death), i) for i, r in enumerate(rectangles)]
-    events += [(r.death, 1, 0, i) for i, r in enumerate(rectangles)]
-    events.sort()
-    return [(kind == 0, i) for _, kind, _, i in events]
+def _events(rectangles: Sequence[Rectangle], backwards: bool) -> list[int]:
+    """Rectangles as they begin, and ~rectangles as they end, in the order of a run or, mirrored, from its last step.
+
+    What ends at a step is freed after what begins there is placed; of what begins at once the longest is placed first.
+    """
+    count = len(rectangles)
+    births, deaths = (np.array([r[field] for r in rectangles], np.int64) for field in range(2))
+    if backwards:
+        births, deaths = -deaths, -births
+    numbers = np.arange(count)
+    order = np.lexsort(
+        (
+            np.concatenate([numbers, numbers]),
+            np.concatenate([-deaths, np.zeros(count, np.int64)]),
+            np.repeat([0, 1], count),
+            np.concatenate([births, deaths]),
+        )
+    )
+    found: list[int] = np.where(order < count, order, ~(order - count)).tolist()
+    return found
 
 
-def _replay(rectangles: Sequence[Rectangle], base: int, events: Iterable[tuple[bool, int]]) -> tuple[list[int], int]:
+def _replay(rectangles: Sequence[Rectangle], base: int, *, backwards: bool) -> tuple[list[int], int]:
+    """The heap pool; from the last step to the first what lives long is often placed first."""
     pool = HeapPool(None, alignment=ALIGNMENT)
     if base:
         pool.allocate(-1, base)  # so that the pool's addresses are those of the arena, and aligned as they are
     addresses = [base] * len(rectangles)
-    for birth, i in events:
-        r = rectangles[i]
-        if r.nbytes == 0:
-            continue
-        if birth:
-            addresses[i] = pool.allocate(i, r.nbytes, r.alignment)
-        else:
-            pool.free(i)
+    for event in _events(rectangles, backwards):
+        if event < 0:
+            if rectangles[~event].nbytes:
+                pool.free(~event)
+        elif rectangles[event].nbytes:
+            _, _, nbytes, alignment = rectangles[event]
+            addresses[event] = pool.allocate(event, nbytes, alignment)
     return addresses, pool.statistics.high_water_bytes
-
-
-def _replay_backwards(rectangles: Sequence[Rectangle], base: int) -> tuple[list[int], int]:
-    """The same from the last step to the first: what lives long is then often placed first."""
-    last = max(r.death for r in rectangles)
-    mirrored = [Rectangle(last - r.death, last - r.birth, r.nbytes, r.alignment) for r in rectangles]
-    return _replay(mirrored, base, _by_time(mirrored))
 
 
 def _first_fit(rectangles: Sequence[Rectangle], order: Sequence[int], base: int) -> tuple[list[int], int]:

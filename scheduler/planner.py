@@ -57,11 +57,13 @@ class StrategyPlanner:
         self._natural: Placed | None = None
         self._orders: Orders | None = None
         self._own_order = [op.id for op in problem.graph.ops]
+        self._runs_once = False
         self._own_draft: Draft | None = None
+        self._own_least = 0 if name == "keep" else self._placer.least_at_loss()
         if training and name in ("sequential", "revolve"):
             self._orders = BaselineOrders(self._placer, self.strategy, plain_model(self._placer))
         else:
-            self._own_draft = self._placer.drafted(self._own_order)
+            self._runs_once = True
             if training and name in ("auto", "chain"):
                 self._orders = ChainOrders(self._placer)
         smallest = None if self._orders is None else self._orders.smallest()
@@ -70,9 +72,14 @@ class StrategyPlanner:
 
     def _natural_within(self, nbytes: int | None) -> Placed | None:
         """The graph's own order, where a strategy takes it and it may end within `nbytes`; placing takes seconds."""
-        draft, placer = self._own_draft, self._placer
-        if self._natural is None and draft is not None and (nbytes is None or placer.least_end(draft) <= nbytes):
-            self._natural = placer.located(self._own_order, draft)
+        placer = self._placer
+        if self._natural is not None or not self._runs_once or (nbytes is not None and nbytes < self._own_least):
+            return self._natural
+        if self._own_draft is None:
+            self._own_draft = placer.drafted(self._own_order)
+            self._own_least = placer.least_end(self._own_draft)
+        if nbytes is None or self._own_least <= nbytes:
+            self._natural = placer.located(self._own_order, self._own_draft)
         return self._natural
 
     @property
