@@ -25,7 +25,7 @@ from .simulate import simulate
 from .strategies import STRATEGIES, Strategy, parse_strategy
 from .verify import verify
 
-__all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan"]
+__all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan", "min_budget"]
 
 
 def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
@@ -36,6 +36,11 @@ def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
         BudgetError: nothing fits; names the smallest budget that works.
     """
     return StrategyPlanner(problem, strategy).plan(budget_bytes)
+
+
+def min_budget(problem: Problem) -> int:
+    """The smallest budget in bytes for which `chain` has a plan of `problem`: the arena of its plan of least memory."""
+    return StrategyPlanner(problem, "chain").least_bytes
 
 
 class StrategyPlanner:

@@ -13,7 +13,7 @@ from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import BudgetError, ConfigError
 from bathyal.scheduler.bounds import knapsack_seconds
 from bathyal.scheduler.plan import NO_TENSOR, Plan
-from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan
+from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 from bathyal.scheduler.simulate import simulate
 from bathyal.scheduler.verify import verify
 from plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte
@@ -46,6 +46,16 @@ def test_every_value_is_there_when_it_is_read(seed, strategy):
     planner = StrategyPlanner(problem, strategy)
     for budget in budgets(problem, strategy)[:2]:
         run_byte_by_byte(planner.plan(budget), problem)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_smallest_budget_works_and_one_byte_less_does_not(seed):
+    problem = random_problem(seed)
+    least = min_budget(problem)
+    assert make_plan(problem, "chain", least).min_budget_bytes == least
+    with pytest.raises(BudgetError) as refused:
+        make_plan(problem, "chain", least - 1)
+    assert refused.value.least_bytes == least
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -123,7 +133,7 @@ PLANS_DIGEST = """
 import hashlib
 from random_networks import random_problem
 from bathyal.memory.errors import BudgetError
-from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan
+from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 
 digest = hashlib.sha256()
 for seed in range(6):
