@@ -145,7 +145,8 @@ def draft(
                     out.death[-1] = last
         inputs = tuple(current[t] for t in op.inputs)
         for i in inputs:
-            out.death[i] = max(out.death[i], position)
+            if out.death[i] < position:
+                out.death[i] = position
         outputs = []
         for index, t in enumerate(op.outputs):
             if again and index in KINDS[op.kind].kept:

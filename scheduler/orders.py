@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..layers.graph import STATE, Graph
+from ..layers.graph import STATE, Graph, Phase
 from .costs import CostTable
-from .draft import Draft, Stays, draft
+from .draft import Draft, Stays, aligned_size, draft
 from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
 from .moves import Order
 from .placement import Rectangle, place
@@ -117,6 +117,20 @@ class Placer:
         found, _ = place(shapes, state.outside_nbytes)
         at = dict(zip(others, found, strict=True))
         return [at[n] if n in at else state.outside[name] for n, name in enumerate(names)]
+
+    def least_at_loss(self) -> int:
+        """What the graph's own order cannot end below, found without a draft: the state, and what is live at the loss."""
+        graph = self.problem.graph
+        made: set[int] = set()
+        read: set[int] = set()
+        passed = False
+        for op in graph.ops:
+            passed = passed or op.phase is not Phase.FORWARD
+            if passed:
+                read.update(op.inputs)
+            else:
+                made.update(op.outputs)
+        return self.problem.state.nbytes + sum(aligned_size(graph.tensors[t]) for t in made & read)
 
     def least_end(self, drafted: Draft, state: StateLayout | None = None) -> int:
         """What no placement can end below: the state, and the most of all else that lives at once."""

@@ -28,7 +28,7 @@ from .simulate import simulate
 from .strategies import MOVING, STRATEGIES, Strategy, parse_strategy
 from .verify import verify
 
-__all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan"]
+__all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan", "min_budget"]
 
 
 def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
@@ -39,6 +39,11 @@ def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
         BudgetError: nothing fits; names the smallest budget that works.
     """
     return StrategyPlanner(problem, strategy).plan(budget_bytes)
+
+
+def min_budget(problem: Problem) -> int:
+    """The smallest budget in bytes for which `chain` has a plan of `problem`: the arena of its plan of least memory."""
+    return StrategyPlanner(problem, "chain").least_bytes
 
 
 class StrategyPlanner:
@@ -61,14 +66,16 @@ class StrategyPlanner:
         self._orders: Orders | None = None
         self._chain: ChainOrders | None = None
         self._own_order = [op.id for op in problem.graph.ops]
+        self._runs_once = False
         self._own_draft: Draft | None = None
+        self._own_least = 0 if name == "keep" else self._placer.least_at_loss()
         if training and name in ("sequential", "revolve"):
             self._orders = BaselineOrders(self._placer, self.strategy, plain_model(self._placer))
         elif problem.state.outside:
             own = self.strategy if name in MOVING else Strategy("offload")
             self._orders = OffloadOrders(self._placer, own)
         else:
-            self._own_draft = self._placer.drafted(self._own_order)
+            self._runs_once = True
             if training and name in ("auto", "chain"):
                 self._orders = self._chain = ChainOrders(self._placer)
                 if name == "auto" and problem.costs.link is not None:
@@ -82,9 +89,14 @@ class StrategyPlanner:
 
     def _natural_within(self, nbytes: int | None) -> Placed | None:
         """The graph's own order, where a strategy takes it and it may end within `nbytes`; placing takes seconds."""
-        draft, placer = self._own_draft, self._placer
-        if self._natural is None and draft is not None and (nbytes is None or placer.least_end(draft) <= nbytes):
-            self._natural = placer.located(self._own_order, draft)
+        placer = self._placer
+        if self._natural is not None or not self._runs_once or (nbytes is not None and nbytes < self._own_least):
+            return self._natural
+        if self._own_draft is None:
+            self._own_draft = placer.drafted(self._own_order)
+            self._own_least = placer.least_end(self._own_draft)
+        if nbytes is None or self._own_least <= nbytes:
+            self._natural = placer.located(self._own_order, self._own_draft)
         return self._natural
 
     @property

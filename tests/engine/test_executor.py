@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from spilling import linked, tier_for
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.backends.reference import ReferenceBackend
@@ -47,6 +46,7 @@ from bathyal.scheduler.plan import NO_INSTANCE
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
 from bathyal.scheduler.state_layout import lay_out_state
 from random_networks import random_network, random_problem
+from spilling import linked, tier_for
 
 SHAPE = (3, 3, 8, 8)
 

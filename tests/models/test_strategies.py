@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from spilling import linked, tier_for
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.executor import Executor
@@ -17,6 +16,7 @@ from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.planner import STRATEGIES, Problem, StrategyPlanner
 from bathyal.scheduler.state_layout import lay_out_state
+from spilling import linked, tier_for
 
 NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
 
