@@ -207,7 +207,7 @@ class _Moving:
         if t not in self._copy:
             self._copy[t] = self._home(t, size)
         copy = self._copy[t]
-        instance = self._current[t] = out.add(t, position, copies.nbytes[copy])
+        instance = self._current[t] = out.add(t, position, size)
         self._moved.add(instance)
         return Fetch(copy, instance)
 

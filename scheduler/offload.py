@@ -7,7 +7,7 @@ the paper's max lᵢ. `stream` does all that too, and leaves part of the state o
 the first blocks, parameters before momentum, which would move most.
 
 Segments are dropped from the first on: all of them, or as many as a few fractions try; of the state a few fractions stay.
-Each candidate is played on the link; taken is the fastest that fits when placed, with the kernels that fit beside it.
+Each candidate is played on the link, with the kernels of least workspace and, where kernels follow the free bytes, with fast ones; taken is the fastest.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 """
@@ -20,18 +20,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..layers.graph import STATE, Phase, Role
+from ..layers.kinds import KINDS
 from ..memory.errors import ConfigError
 from .draft import Draft
-from .kernels import Choice, Kernels, fastest
-from .moves import Order
-from .orders import ATTEMPTS, Placed, Placer
-from .plan import Run
+from .kernels import Choice, Kernels, fastest_within
+from .orders import Placed, Placer
+from .plan import NO_TENSOR, PAGE, Run, aligned
 from .recompute import Recomputation, Segmented, recomputing_order
+from .residents import Residents
 from .segments import affordable, cheap_segments, first_segments
 from .state_layout import StateLayout, in_order_of_blocks, lay_out_state
 from .strategies import Strategy
-from .tensor_cache import Eviction, Residents, absences
-from .transfers import Timing, with_moves
+from .tensor_cache import Eviction, Timing, play
+from .transfers import with_moves
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the segments that are tried to be dropped."""
 MANY = 4000
 """Operations above which only all or none are tried: seconds a candidate."""
-PLACED = 3
-"""Candidates that are placed, the fastest when played."""
+WORKSPACE_SHARE = 8
+"""The workspace of a fast kernel takes at most this part of what is beside the state."""
 STREAMED_BYTES = 64 * 2**10
 """Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own."""
 
@@ -62,7 +63,6 @@ class _Candidate:
         draft: its instances.
         residents: its uses.
         timed: its seconds.
-        beside_bytes: of the arena that are not among its instances.
         state: where the state lies.
     """
 
@@ -72,7 +72,6 @@ class _Candidate:
     draft: Draft
     residents: Residents
     timed: Timing
-    beside_bytes: int
     state: StateLayout
 
 
@@ -117,65 +116,59 @@ class OffloadOrders:
         orders = [self._own_order]
         if self._mode is not None:
             orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
-        found = []
-        for order in orders:
-            candidate = self._candidate("smallest", order, self._placer.choose, self._smallest_state)
-            room = candidate.residents.least_bytes()
-            for eviction in self._evictions:
-                moved = self._moved(candidate, room, eviction)
-                assert moved is not None, "the least room is enough"
-                found.append(self._placer.placed(moved, candidate.choose, candidate.state))
-        return min(found, key=lambda placed: placed.end)
+        candidates = [self._candidate("smallest", o, self._placer.choose, self._smallest_state) for o in orders]
+        least = min(candidates, key=lambda candidate: candidate.residents.least_bytes())
+        end = self._first(least.state) + least.residents.least_bytes()
+        found = [placed for e in self._evictions if (placed := self._placed(least, e, end)) is not None]
+        return min(found, key=lambda placed: (placed.end, self._placer.seconds(placed.draft)))
 
     def fastest(self, budget_bytes: int) -> Placed | None:
-        """The fastest for the budget that is found; None where none fits when placed."""
-        played: list[tuple[float, int, _Candidate, Eviction]] = []
+        """The fastest for the budget that is found; None where none fits."""
+        best, least = None, float("inf")
         for candidate in self._candidates(budget_bytes):
             for eviction in self._evictions:
-                moved = self._moved(candidate, budget_bytes - candidate.beside_bytes, eviction)
-                if moved is not None:
-                    drafted = self._placer.drafted(moved, candidate.choose, candidate.state)
-                    played.append((self._placer.seconds(drafted), len(played), candidate, eviction))
-                    logger.info("%s: %s, %s would take %.4g s", self._strategy, candidate.name, eviction, played[-1][0])
-        best, least, tried = None, float("inf"), 0
-        for _, _, candidate, eviction in sorted(played, key=lambda entry: entry[:2]):
-            placed = self._fitted(candidate, eviction, budget_bytes)
-            if placed is None:
-                continue
-            seconds = self._placer.seconds(self._placer.finished(placed, budget_bytes).draft)
-            if seconds < least:
-                best, least = placed, seconds
-            tried += 1
-            if tried == PLACED:
-                break
+                placed = self._placed(candidate, eviction, budget_bytes)
+                if placed is None:
+                    logger.info("%s: %s does not fit", self._strategy, candidate.name)
+                    continue
+                seconds = self._placer.seconds(placed.draft)
+                logger.info("%s: %s, %s takes %.4g s", self._strategy, candidate.name, eviction.value, seconds)
+                if seconds < least:
+                    best, least = placed, seconds
         return best
 
-    def _fitted(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> Placed | None:
-        """Placed within the budget; with ever less room while placement needs more than what is live."""
-        room = budget_bytes - candidate.beside_bytes
-        for _ in range(ATTEMPTS):
-            moved = self._moved(candidate, room, eviction)
-            if moved is None:
-                break
-            placed = self._placer.placed(moved, candidate.choose, candidate.state)
-            over = placed.end - budget_bytes
-            if over <= 0:
-                return placed
-            logger.info("%s: %s, %s is %d bytes over when placed", self._strategy, candidate.name, eviction.value, over)
-            room -= over
-        return None
+    def _first(self, state: StateLayout) -> int:
+        """The first address above the state that may move."""
+        return aligned(state.nbytes, PAGE)
 
-    def _moved(self, candidate: _Candidate, room: int, eviction: Eviction) -> Order | None:
-        away = absences(candidate.residents, room, eviction)
-        if away is None:
+    def _placed(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> Placed | None:
+        """Play a candidate; None where it does not fit."""
+        first, state = self._first(candidate.state), candidate.state
+        played = play(candidate.residents, first, budget_bytes // PAGE * PAGE, eviction, candidate.timed)
+        if played is None:
             return None
-        return with_moves(candidate.order, candidate.draft, candidate.residents, away, room, candidate.timed)
+        order = with_moves(candidate.order, candidate.draft, played, candidate.timed)
+        drafted = self._placer.drafted(order, candidate.choose, state)
+        stays: dict[int, list[int]] = {}
+        for instance, tensor in enumerate(candidate.draft.tensor):
+            if instance in candidate.residents.fixed:
+                stays.setdefault(tensor, []).append(first + candidate.residents.fixed[instance])
+            else:
+                stays.setdefault(tensor, []).extend(played.addresses.get(instance, ()))
+        names = [t.name for t in self._placer.problem.graph.tensors]
+        following = {tensor: iter(addresses) for tensor, addresses in stays.items()}
+        addresses = [
+            state.addresses[names[t]] if t != NO_TENSOR and names[t] in state.addresses else next(following[t])
+            for t in drafted.tensor
+        ]
+        return self._placer.at(order, drafted, addresses, state, settled=True)
 
     def _candidates(self, budget_bytes: int) -> Iterator[_Candidate]:
         problem = self._placer.problem
         choices = {"least workspace": self._placer.choose}
         if problem.kernels is Kernels.FIT:
-            choices["fastest kernels"] = fastest(problem.costs)
+            room = budget_bytes - self._smallest_state.nbytes
+            choices["fast kernels"] = fastest_within(problem.costs, room // WORKSPACE_SHARE)
         counts = [0]
         if self._mode is not None:
             count = len(self._segments.segments)
@@ -225,13 +218,10 @@ class OffloadOrders:
         return order
 
     def _candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:
-        problem, placer = self._placer.problem, self._placer
-        drafted = placer.drafted(order, choose, state)
-        seconds = [
-            problem.costs.kernels[step.op][step.kernel].seconds for step in drafted.steps if isinstance(step, Run)
-        ]
-        outside = {t.id for t in problem.graph.with_role(*STATE) if t.name in state.outside}
-        beside = placer.least_end(drafted, state) - int(drafted.live_bytes().max())
-        timed = Timing(problem.graph, order, seconds, self._link)
-        residents = Residents(problem.graph, drafted, outside)
-        return _Candidate(name, order, choose, drafted, residents, timed, beside, state)
+        graph, costs = self._placer.problem.graph, self._placer.problem.costs
+        drafted = self._placer.drafted(order, choose, state)
+        seconds = [costs.kernels[step.op][step.kernel].seconds for step in drafted.steps if isinstance(step, Run)]
+        heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
+        outside = {t.id for t in graph.with_role(*STATE) if t.name in state.outside}
+        timed = Timing(seconds, heavy, self._link)
+        return _Candidate(name, order, choose, drafted, Residents(graph, drafted, outside), timed, state)
