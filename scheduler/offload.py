@@ -194,7 +194,8 @@ class OffloadOrders:
         spare = (
             budget_bytes - self._candidate("", self._own_order, self._placer.choose, smallest).residents.least_bytes()
         )
-        found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in self._shares)}
+        shares = (0.0, 0.5) if len(self._placer.problem.graph.ops) > MANY else FRACTIONS[:-1]
+        found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in shares)}
         return list(found.values())
 
     def _with_resident(self, nbytes: int) -> StateLayout:
