@@ -56,7 +56,8 @@ class Residents:
 
     Attributes:
         nbytes: of each instance; whole pages where it may leave.
-        operands: instances of each position's operation, workspace included.
+        operands: instances of each position's operation, workspace included; at the last also what must be there at
+            the end.
         arriving: those of them that are made there, or are there from the start.
         handed_over: those of them whose memory an output takes over.
         leaving: instances that nobody needs afterwards.
@@ -89,9 +90,11 @@ class Residents:
             for instance in self.operands[-1]:
                 if self._uses[instance][-1] < position:
                     self._uses[instance].append(position)
-        for uses, death in zip(self._uses, drafted.death, strict=True):
+        for instance, (uses, death) in enumerate(zip(self._uses, drafted.death, strict=True)):
             if uses[-1] < death:
+                # Otherwise an output that was away could come back at the end to where there is no room for it.
                 uses.append(death)
+                self.operands[death] += (instance,)
 
     def last_use(self, instance: int, position: int) -> int:
         """The last position before `position` that uses an instance."""

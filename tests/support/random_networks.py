@@ -29,6 +29,7 @@ from bathyal.layers import (
     forward_graph,
     training_graph,
 )
+from bathyal.layers.graph import Graph
 from bathyal.layers.merge import Add, Concat
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.placement import lay_out_state
