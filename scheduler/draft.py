@@ -127,20 +127,26 @@ def draft(
     current = {t: out.add(t, 0, size(graph.tensors[t])) for t in resident}
     moving = _Moving(out, current)
     done: set[int] = set()
+
+    def find(t: int, reader: str) -> None:
+        """What is fed, and state, is there from the start, whoever asks for it first."""
+        if t not in current:
+            role = graph.tensors[t].role
+            assert role in STATE or role in FED, f"{reader} reads {graph.tensors[t].name} before it is made"
+            current[t] = out.add(t, 0, size(graph.tensors[t]))
+            if role in STATE:
+                out.death[-1] = last
+
     for position, entry in enumerate(order):
         if isinstance(entry, Move):
+            find(entry.tensor, "a transfer")
             steps.append(moving.step(entry, position))
             continue
         op = graph.ops[entry]
         again = entry in done
         done.add(entry)
         for t in op.inputs:
-            if t not in current:
-                role = graph.tensors[t].role
-                assert role in STATE or role in FED, f"{op.name} reads {graph.tensors[t].name} before it is made"
-                current[t] = out.add(t, 0, size(graph.tensors[t]))
-                if role in STATE:
-                    out.death[-1] = last
+            find(t, op.name)
         inputs = tuple(current[t] for t in op.inputs)
         for i in inputs:
             out.death[i] = max(out.death[i], position)
@@ -177,6 +183,7 @@ class _Moving:
         self._out = out
         self._current = current
         self._copy: dict[int, int] = {}
+        self._left: dict[int, int] = {}
         self._begun: dict[int, int] = {}
         self._moved: set[int] = set()
 
@@ -196,10 +203,12 @@ class _Moving:
             instance = self._current[t]
             out.death[instance] = max(out.death[instance], position)
             copy = self._copy[t] = copies.add(t, position, aligned(out.nbytes[instance], PAGE))
+            self._left[t] = instance
             self._moved.add(instance)
             return Offload(instance, copy)
         copy = self._copy[t]
-        instance = self._current[t] = out.add(t, position, copies.nbytes[copy])
+        # Not padded yet: an output may take over the memory of what came back, as that of any other instance.
+        instance = self._current[t] = out.add(t, position, out.nbytes[self._left[t]])
         self._moved.add(instance)
         return Fetch(copy, instance)
 
