@@ -33,9 +33,9 @@ from ..scheduler.costs import CostTable
 from ..scheduler.explain import explain
 from ..scheduler.kernels import Kernels
 from ..scheduler.link import parse_link
-from ..scheduler.placement import StateLayout, lay_out_state
 from ..scheduler.plan import Plan
 from ..scheduler.planner import Problem, make_plan
+from ..scheduler.state_layout import StateLayout, lay_out_state
 from ..scheduler.verify import verify
 from .backends.backend import Backend
 from .executor import Executor

@@ -18,7 +18,7 @@ from ..layers.graph import STATE, Graph, Role, Tensor, TensorSpec
 from ..layers.initializers import initialize_rows
 from ..memory.device import Device
 from ..memory.errors import DataError
-from ..scheduler.placement import StateLayout
+from ..scheduler.state_layout import StateLayout
 from .backends.backend import Backend
 
 Array = npt.NDArray[Any]

@@ -21,6 +21,7 @@ class Assembly:
         self.tensors: list[Tensor] = []
         self.ops: list[Op] = []
         self._names: set[str] = set()
+        self._specs: list[TensorSpec] = []
 
     def tensor(
         self,
@@ -43,6 +44,7 @@ class Assembly:
                 "Give one of the layers another name.",
             )
         self._names.add(name)
+        self._specs.append(spec)
         self.tensors.append(
             Tensor(len(self.tensors), name, spec.shape, spec.dtype, role, spec.nbytes, "", initializer, part)
         )
@@ -86,7 +88,7 @@ class Assembly:
 
     def spec(self, tensor: int) -> TensorSpec:
         """Shape and type of a tensor."""
-        return self.tensors[tensor].spec
+        return self._specs[tensor]
 
     def graph(self, outputs: Iterable[int], layers: int) -> Graph:
         """Freeze."""

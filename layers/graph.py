@@ -171,6 +171,8 @@ class Graph:
     outputs: tuple[int, ...]
     layers: int
     _digest: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _signatures: dict[int, Signature] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _unique: dict[Signature, Signature] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_role(self, *roles: Role) -> list[Tensor]:
         """All tensors of the given roles, in order."""
@@ -204,9 +206,19 @@ class Graph:
         return producers
 
     def signature(self, op: Op) -> Signature:
-        """Equal for two operations exactly when one kernel serves both: kind, shapes, types, layouts, attributes."""
-        specs = tuple((t.shape, t.dtype, t.layout) for t in (self.tensors[i] for i in (*op.inputs, *op.outputs)))
-        return (op.kind, len(op.inputs), specs, tuple(sorted(op.attrs.items())))
+        """Equal for two operations exactly when one kernel serves both: kind, shapes, types, layouts, attributes.
+
+        That of an operation of the graph is made when it is first asked for.
+        """
+        known = self._signatures.get(op.id)
+        if known is not None and self.ops[op.id] is op:
+            return known
+        tensors = self.tensors
+        specs = tuple([(t.shape, t.dtype, t.layout) for t in [tensors[i] for i in (*op.inputs, *op.outputs)]])
+        signature: Signature = (op.kind, len(op.inputs), specs, tuple(sorted(op.attrs.items())))
+        if op.id < len(self.ops) and self.ops[op.id] is op:
+            self._signatures[op.id] = signature = self._unique.setdefault(signature, signature)
+        return signature
 
     def to_json(self) -> str:
         """Serialize; `Graph.from_json` gives an equal graph back."""

@@ -44,7 +44,12 @@ def _swapped(graph: Graph, relu: Op, pool: Op) -> Graph:
         if op.id == pool.id:
             ops += [replace(pool, inputs=(x,)), replace(relu, inputs=(pooled,))]
         elif op.id != relu.id:
-            ops.append(replace(op, inputs=tuple(rectified if t == pooled else t for t in op.inputs)))
-    ops = [replace(op, id=number, forward_op=number) for number, op in enumerate(ops)]
-    outputs = tuple(rectified if t == pooled else t for t in graph.outputs)
+            reads = pooled in op.inputs
+            ops.append(replace(op, inputs=_renamed(op.inputs, pooled, rectified)) if reads else op)
+    ops = [op if op.id == number else replace(op, id=number, forward_op=number) for number, op in enumerate(ops)]
+    outputs = _renamed(graph.outputs, pooled, rectified)
     return replace(graph, tensors=tuple(tensors), ops=tuple(ops), outputs=outputs)
+
+
+def _renamed(tensors: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
+    return tuple(new if t == old else t for t in tensors)

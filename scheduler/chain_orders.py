@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from .baselines import BaselineOrders, plain_model
 from .chain import background_bytes, chain_model, choose_kernels, expand
 from .chain_bound import chain_bound_seconds
-from .chain_dp import Chain, Step, minimum_plan, solve
+from .chain_dp import Chain, Step, minimum_plan, simulate_chain
+from .chain_ladder import Ladder
 from .draft import without_dead_recomputations
 from .kernels import Kernels, fast_gradients, fastest
 from .orders import ATTEMPTS, Placed, Placer
@@ -40,7 +41,8 @@ class ChainOrders:
         self._model = chain_model(problem.graph, problem.costs, choices)
         self._quickest: Chain | None = None
         self._baselines: list[BaselineOrders] = []
-        if len(self._model.blocks) <= SHORT:
+        self._is_short = len(self._model.blocks) <= SHORT
+        if self._is_short:
             plain = plain_model(placer)
             self._baselines = [BaselineOrders(placer, Strategy(name), plain) for name in ("sequential", "revolve")]
 
@@ -50,8 +52,12 @@ class ChainOrders:
 
     def smallest(self) -> Placed:
         """The plan of least memory."""
-        found = [self._placed(minimum_plan(self._model.chain)), *(b.smallest() for b in self._baselines)]
-        return min(found, key=lambda placed: placed.end)
+        steps = [minimum_plan(self._model.chain)]
+        if self._is_short:
+            solution = Ladder(self._model.chain, room := simulate_chain(self._model.chain, steps[0])[0]).solution(room)
+            steps += [solution.steps] if solution else []
+        found = [*map(self._placed, steps), *(b.smallest() for b in self._baselines)]
+        return min(found, key=lambda placed: (placed.end, self._placer.seconds(placed.draft)))
 
     def fastest(self, budget_bytes: int) -> Placed | None:
         """The fastest for the budget; None where neither the model nor a baseline has a plan."""
@@ -71,10 +77,11 @@ class ChainOrders:
         return chain_bound_seconds(self._quickest, budget_bytes - background_bytes(self._graph))
 
     def _solved(self, budget_bytes: int) -> Placed | None:
-        """The optimal plan for the budget; for ever smaller ones while placement needs more than what is live."""
-        room = budget_bytes - background_bytes(self._graph)
-        for _ in range(ATTEMPTS):
-            solution = solve(self._model.chain, room) if room > 0 else None
+        """The optimal plan for the budget; read off the same table for less while placement needs more than what is live."""
+        chain, room = self._model.chain, budget_bytes - background_bytes(self._graph)
+        ladder = Ladder(chain, room)
+        for attempt in range(ATTEMPTS):
+            solution = ladder.solution(room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
                 return None
@@ -83,5 +90,7 @@ class ChainOrders:
             if over <= 0:
                 return placed
             logger.info("chain: the plan for %d bytes beside the state is %d bytes over when placed", room, over)
-            room -= max(over, room // 256)
+            # Of few blocks many plans are looked at; of many the one that needs as much less as this is over.
+            less = (over << attempt) >> 3 if self._is_short else max(over, (room >> 12) << attempt)
+            room = min(simulate_chain(chain, solution.steps)[0], room) - max(less, 1)
         return None

@@ -54,6 +54,11 @@ def solve_at_most_twice(chain: Chain, budget_bytes: int, slots: int = 2000) -> C
     return ChainSolution(steps, simulate_chain(chain, steps)[1], unit)
 
 
+def at_most_twice_work(count: int) -> int:
+    """What `solve_at_most_twice` does at most for a chain of `count` blocks, in what `chain_ladder` counts; measured."""
+    return count * (len(_lengths(count)) + 1) * 3000
+
+
 RANKS = 4
 """Kinds of segments that run again, by how fast their options are."""
 

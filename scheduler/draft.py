@@ -109,6 +109,7 @@ def draft(
     final: Iterable[int] = (),
     share: bool = True,
     whole_step: bool = False,
+    outside: Container[int] = (),
 ) -> Draft:
     """Find instances and lifetimes for `order`.
 
@@ -121,35 +122,38 @@ def draft(
         final: tensors that must still be there at the end, besides state and the graph's outputs.
         share: whether an output may take over the memory of an input that dies.
         whole_step: every tensor has memory of its own for the whole step.
+        outside: state whose home is outside the arena; without moves it is there from its first use to its last.
     """
     out = Draft()
     steps, last = out.steps, len(order) - 1
     current = {t: out.add(t, 0, size(graph.tensors[t])) for t in resident}
-    moving = _Moving(out, current)
+    moving = _Moving(out, current, outside, last)
     done: set[int] = set()
 
-    def find(t: int, reader: str) -> None:
-        """What is fed, and state, is there from the start, whoever asks for it first."""
+    def find(t: int, position: int, reader: str) -> None:
+        """What is fed, and state, is there without being made: from the start, or brought where its home is outside."""
         if t not in current:
             role = graph.tensors[t].role
             assert role in STATE or role in FED, f"{reader} reads {graph.tensors[t].name} before it is made"
-            current[t] = out.add(t, 0, size(graph.tensors[t]))
-            if role in STATE:
+            current[t] = out.add(t, position if t in outside else 0, size(graph.tensors[t]))
+            if role in STATE and t not in outside:
                 out.death[-1] = last
 
     for position, entry in enumerate(order):
         if isinstance(entry, Move):
-            find(entry.tensor, "a transfer")
-            steps.append(moving.step(entry, position))
+            if entry.what is Transfer.OFFLOAD:
+                find(entry.tensor, position, "a transfer")
+            steps.append(moving.step(entry, position, size(graph.tensors[entry.tensor])))
             continue
         op = graph.ops[entry]
         again = entry in done
         done.add(entry)
         for t in op.inputs:
-            find(t, op.name)
+            find(t, position, op.name)
         inputs = tuple(current[t] for t in op.inputs)
         for i in inputs:
-            out.death[i] = max(out.death[i], position)
+            if out.death[i] < position:
+                out.death[i] = position
         outputs = []
         for index, t in enumerate(op.outputs):
             if again and index in KINDS[op.kind].kept:
@@ -179,16 +183,17 @@ def draft(
 class _Moving:
     """Turns the moves of an order into steps."""
 
-    def __init__(self, out: Draft, current: dict[int, int]) -> None:
+    def __init__(self, out: Draft, current: dict[int, int], outside: Container[int], last: int) -> None:
         self._out = out
         self._current = current
+        self._outside = outside
+        self._last = last
         self._copy: dict[int, int] = {}
-        self._left: dict[int, int] = {}
         self._begun: dict[int, int] = {}
         self._moved: set[int] = set()
 
-    def step(self, move: Move, position: int) -> Step:
-        """The step of a move, and what it does to lifetimes."""
+    def step(self, move: Move, position: int, size: int) -> Step:
+        """The step of a move of so many bytes, and what it does to lifetimes."""
         out, t = self._out, move.tensor
         copies = out.copies
         if move.what is Transfer.WAIT:
@@ -202,15 +207,25 @@ class _Moving:
         if move.what is Transfer.OFFLOAD:
             instance = self._current[t]
             out.death[instance] = max(out.death[instance], position)
-            copy = self._copy[t] = copies.add(t, position, aligned(out.nbytes[instance], PAGE))
-            self._left[t] = instance
+            if t not in self._outside:
+                self._copy[t] = copies.add(t, position, aligned(out.nbytes[instance], PAGE))
             self._moved.add(instance)
-            return Offload(instance, copy)
+            return Offload(instance, self._copy[t])
+        if t not in self._copy:
+            self._copy[t] = self._home(t, size)
         copy = self._copy[t]
         # Not padded yet: an output may take over the memory of what came back, as that of any other instance.
-        instance = self._current[t] = out.add(t, position, out.nbytes[self._left[t]])
+        instance = self._current[t] = out.add(t, position, size)
         self._moved.add(instance)
         return Fetch(copy, instance)
+
+    def _home(self, tensor: int, nbytes: int) -> int:
+        """The copy of a tensor of the state, which is there from the start to the end."""
+        assert tensor in self._outside, "only state is outside before it has left"
+        copies = self._out.copies
+        home = copies.add(tensor, 0, aligned(nbytes, PAGE))
+        copies.death[home] = self._last
+        return home
 
     def pad(self) -> None:
         """Give what is moved, and what shares its memory, whole pages."""

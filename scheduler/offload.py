@@ -3,10 +3,11 @@
 `offload` runs every operation once, in the graph's order. `superneurons` drops outputs of cheap operations too and computes
 them again: cost-aware, or always speed- or memory-centric. Whatever still does not fit is moved out. In the cost-aware
 mode a segment is recomputed at once where what lives meanwhile stays within the budget; at the smallest budget that is
-the paper's max lᵢ.
+the paper's max lᵢ. `stream` does all that too, and leaves part of the state outside the arena: what stays is the state of
+the first blocks, parameters before momentum, which would move most.
 
-Segments are dropped from the first on: all of them, or as many as a few fractions try. Each candidate is played on the
-link; taken is the fastest that fits when placed, with the kernels that fit beside it.
+Segments are dropped from the first on: all of them, or as many as a few fractions try; of the state a few fractions stay.
+Each candidate is played on the link; taken is the fastest that fits when placed, with the kernels that fit beside it.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 """
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..layers.graph import STATE
+from ..layers.graph import STATE, Phase, Role
 from ..memory.errors import ConfigError
 from .draft import Draft
 from .kernels import Choice, Kernels, fastest
@@ -27,6 +28,7 @@ from .orders import ATTEMPTS, Placed, Placer
 from .plan import Run
 from .recompute import Recomputation, Segmented, recomputing_order
 from .segments import affordable, cheap_segments, first_segments
+from .state_layout import StateLayout, in_order_of_blocks, lay_out_state
 from .strategies import Strategy
 from .tensor_cache import Eviction, Residents, absences
 from .transfers import Timing, with_moves
@@ -37,13 +39,16 @@ MODES = {
     "superneurons": Recomputation.COST_AWARE,
     "superneurons-speed": Recomputation.SPEED_CENTRIC,
     "superneurons-memory": Recomputation.MEMORY_CENTRIC,
+    "stream": Recomputation.COST_AWARE,
 }
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the segments that are tried to be dropped."""
 MANY = 4000
-"""Operations above which only all segments or none are tried: seconds a candidate."""
+"""Operations above which only all or none are tried: seconds a candidate."""
 PLACED = 3
 """Candidates that are placed, the fastest when played."""
+STREAMED_BYTES = 64 * 2**10
+"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class _Candidate:
         residents: its uses.
         timed: its seconds.
         beside_bytes: of the arena that are not among its instances.
+        state: where the state lies.
     """
 
     name: str
@@ -67,6 +73,7 @@ class _Candidate:
     residents: Residents
     timed: Timing
     beside_bytes: int
+    state: StateLayout
 
 
 class OffloadOrders:
@@ -81,7 +88,8 @@ class OffloadOrders:
     """
 
     def __init__(self, placer: Placer, strategy: Strategy) -> None:
-        link = placer.problem.costs.link
+        problem = placer.problem
+        link = problem.costs.link
         if link is None:
             raise ConfigError(
                 "link",
@@ -90,13 +98,19 @@ class OffloadOrders:
                 "Give --link OUT,IN in bytes per second, such as '1 GB,1.5 GB'.",
             )
         self._placer, self._strategy, self._link = placer, strategy, link
-        self._mode = MODES.get(strategy.name)
+        self._streams = strategy.name == "stream" and not problem.fixed_state
+        training = any(op.phase is Phase.LOSS for op in problem.graph.ops)
+        self._mode = MODES.get(strategy.name) if training else None
         self._evictions = list(Eviction) if strategy.eviction is None else [Eviction(strategy.eviction)]
-        self._own_order = [op.id for op in placer.problem.graph.ops]
+        self._own_order = [op.id for op in problem.graph.ops]
 
     @cached_property
     def _segments(self) -> Segmented[int]:
         return cheap_segments(self._placer.problem.graph)
+
+    @cached_property
+    def _smallest_state(self) -> StateLayout:
+        return self._with_resident(0) if self._streams else self._placer.problem.state
 
     def smallest(self) -> Placed:
         """The plan of least memory."""
@@ -105,12 +119,12 @@ class OffloadOrders:
             orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
         found = []
         for order in orders:
-            candidate = self._candidate("smallest", order, self._placer.choose)
+            candidate = self._candidate("smallest", order, self._placer.choose, self._smallest_state)
             room = candidate.residents.least_bytes()
             for eviction in self._evictions:
                 moved = self._moved(candidate, room, eviction)
                 assert moved is not None, "the least room is enough"
-                found.append(self._placer.placed(moved, candidate.choose))
+                found.append(self._placer.placed(moved, candidate.choose, candidate.state))
         return min(found, key=lambda placed: placed.end)
 
     def fastest(self, budget_bytes: int) -> Placed | None:
@@ -120,12 +134,11 @@ class OffloadOrders:
             for eviction in self._evictions:
                 moved = self._moved(candidate, budget_bytes - candidate.beside_bytes, eviction)
                 if moved is not None:
-                    seconds = self._placer.seconds(self._placer.drafted(moved, candidate.choose))
-                    played.append((seconds, len(played), candidate, eviction))
-        played.sort(key=lambda entry: entry[:2])
-        best, least = None, float("inf")
-        tried = 0
-        for _, _, candidate, eviction in played:
+                    drafted = self._placer.drafted(moved, candidate.choose, candidate.state)
+                    played.append((self._placer.seconds(drafted), len(played), candidate, eviction))
+                    logger.info("%s: %s, %s would take %.4g s", self._strategy, candidate.name, eviction, played[-1][0])
+        best, least, tried = None, float("inf"), 0
+        for _, _, candidate, eviction in sorted(played, key=lambda entry: entry[:2]):
             placed = self._fitted(candidate, eviction, budget_bytes)
             if placed is None:
                 continue
@@ -144,7 +157,7 @@ class OffloadOrders:
             moved = self._moved(candidate, room, eviction)
             if moved is None:
                 break
-            placed = self._placer.placed(moved, candidate.choose)
+            placed = self._placer.placed(moved, candidate.choose, candidate.state)
             over = placed.end - budget_bytes
             if over <= 0:
                 return placed
@@ -165,31 +178,60 @@ class OffloadOrders:
             choices["fastest kernels"] = fastest(problem.costs)
         counts = [0]
         if self._mode is not None:
-            count, many = len(self._segments.segments), len(problem.graph.ops) > MANY
-            counts = sorted({round(count * share) for share in ((0.0, 1.0) if many else FRACTIONS)})
+            count = len(self._segments.segments)
+            counts = sorted({round(count * share) for share in self._shares})
         for count in counts:
             order = self._own_order
             if count and self._mode is not None:
                 order = self._recomputing(count, self._mode, budget_bytes)
-            for words, choose in choices.items():
-                yield self._candidate(f"{count} segments dropped, {words}", order, choose)
+            for state in self._layouts(budget_bytes):
+                for words, choose in choices.items():
+                    name = f"{count} segments dropped, {state.nbytes} bytes of state in the arena, {words}"
+                    yield self._candidate(name, order, choose, state)
+
+    @property
+    def _shares(self) -> Sequence[float]:
+        return (0.0, 1.0) if len(self._placer.problem.graph.ops) > MANY else FRACTIONS
+
+    def _layouts(self, budget_bytes: int) -> list[StateLayout]:
+        """Where the state may lie: as it must, or with several shares of what else is free taken by what stays."""
+        if not self._streams:
+            return [self._placer.problem.state]
+        smallest = self._smallest_state
+        spare = (
+            budget_bytes - self._candidate("", self._own_order, self._placer.choose, smallest).residents.least_bytes()
+        )
+        found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in self._shares)}
+        return list(found.values())
+
+    def _with_resident(self, nbytes: int) -> StateLayout:
+        """The layout in which at most so many bytes of large tensors of the state stay in the arena."""
+        graph = self._placer.problem.graph
+        large = [t for t in in_order_of_blocks(graph) if t.nbytes >= STREAMED_BYTES]
+        outside: set[int] = set()
+        for tensor in sorted(large, key=lambda t: t.role is not Role.PARAMETER):
+            nbytes -= tensor.nbytes
+            if nbytes < 0:
+                outside.add(tensor.id)
+        return lay_out_state(graph, outside)
 
     def _recomputing(self, count: int, mode: Recomputation, budget_bytes: int) -> list[int]:
         steps = first_segments(self._segments, count)
         at_once = [mode is not Recomputation.MEMORY_CENTRIC] * count
         order = recomputing_order(steps, at_once)
         if mode is Recomputation.COST_AWARE:
-            drafted = self._placer.drafted(order)
-            state = sum(t.nbytes for t in self._placer.problem.graph.with_role(*STATE))
-            order = recomputing_order(steps, affordable(drafted, steps, budget_bytes - state))
+            drafted = self._placer.drafted(order, state=self._smallest_state)
+            order = recomputing_order(steps, affordable(drafted, steps, budget_bytes - self._smallest_state.nbytes))
         return order
 
-    def _candidate(self, name: str, order: Sequence[int], choose: Choice) -> _Candidate:
+    def _candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:
         problem, placer = self._placer.problem, self._placer
-        drafted = placer.drafted(order, choose)
+        drafted = placer.drafted(order, choose, state)
         seconds = [
             problem.costs.kernels[step.op][step.kernel].seconds for step in drafted.steps if isinstance(step, Run)
         ]
-        beside = placer.least_end(drafted) - int(drafted.live_bytes().max())
+        outside = {t.id for t in problem.graph.with_role(*STATE) if t.name in state.outside}
+        beside = placer.least_end(drafted, state) - int(drafted.live_bytes().max())
         timed = Timing(problem.graph, order, seconds, self._link)
-        return _Candidate(name, order, choose, drafted, Residents(problem.graph, drafted), timed, beside)
+        residents = Residents(problem.graph, drafted, outside)
+        return _Candidate(name, order, choose, drafted, residents, timed, beside, state)

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..layers.graph import STATE, Graph
+from ..layers.graph import STATE, Graph, Phase
 from .costs import CostTable
-from .draft import Draft, draft
+from .draft import Draft, Stays, aligned_size, draft
 from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
 from .moves import Order
-from .placement import Rectangle, StateLayout, place
+from .placement import Rectangle, place
 from .plan import ALIGNMENT, NO_TENSOR, PAGE
 from .simulate import play
+from .state_layout import StateLayout
 
 ATTEMPTS = 8
 """How often a chain plan, or a choice of kernels, is made again for less memory because its placement did not fit."""
@@ -30,13 +31,15 @@ class Problem:
         graph: lowered, with blocks.
         costs: kernels and seconds of every operation.
         kernels: whether kernels follow the free bytes.
-        state: addresses of parameters, statistics and momentum.
+        state: where parameters, statistics and momentum lie.
+        fixed_state: whether other programs rely on that; else a strategy may leave part of it outside the arena.
     """
 
     graph: Graph
     costs: CostTable
     kernels: Kernels
     state: StateLayout
+    fixed_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Placed:
         end: the highest end of an instance.
         outside: addresses of the copies.
         outside_end: the highest end of a copy.
+        state: where the state lies.
     """
 
     order: Order
@@ -58,6 +62,7 @@ class Placed:
     end: int
     outside: list[int]
     outside_end: int
+    state: StateLayout
 
 
 class Placer:
@@ -68,21 +73,29 @@ class Placer:
         self.choose = least_workspace(problem.costs, problem.kernels)
         self._whole_step = whole_step
 
-    def drafted(self, order: Order, choose: Choice | None = None) -> Draft:
-        """Instances without addresses; by default with the kernels that memory is planned with."""
-        return draft(self.problem.graph, order, choose or self.choose, whole_step=self._whole_step)
+    def drafted(self, order: Order, choose: Choice | None = None, state: StateLayout | None = None) -> Draft:
+        """Instances without addresses.
 
-    def placed(self, order: Order, choose: Choice | None = None) -> Placed:
+        Args:
+            order: operations and moves.
+            choose: kernels; by default those that memory is planned with.
+            state: where the state lies; by default as the problem says.
+        """
+        graph, state = self.problem.graph, state or self.problem.state
+        outside = {t.id for t in graph.with_role(*STATE) if t.name in state.outside}
+        return draft(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
+
+    def placed(self, order: Order, choose: Choice | None = None, state: StateLayout | None = None) -> Placed:
         """Draft and place."""
-        return self.located(order, self.drafted(order, choose))
+        return self.located(order, self.drafted(order, choose, state), state)
 
-    def located(self, order: Order, drafted: Draft) -> Placed:
+    def located(self, order: Order, drafted: Draft, state: StateLayout | None = None) -> Placed:
         """Give the instances of `order` addresses."""
-        graph, state = self.problem.graph, self.problem.state
+        graph, state = self.problem.graph, state or self.problem.state
         fixed = {
             instance: state.addresses[graph.tensors[tensor].name]
             for instance, tensor in enumerate(drafted.tensor)
-            if tensor != NO_TENSOR and graph.tensors[tensor].role in STATE
+            if tensor != NO_TENSOR and graph.tensors[tensor].name in state.addresses
         }
         buffers = drafted.buffers()
         free = [buffer for buffer in buffers if buffer not in fixed]
@@ -92,26 +105,50 @@ class Placer:
         at = {**fixed, **dict(zip(free, found, strict=True))}
         addresses = [at[buffer] for buffer in drafted.buffer]
         end = max((a + n for a, n in zip(addresses, drafted.nbytes, strict=True)), default=0)
-        copies = drafted.copies
-        outside, outside_end = place(list(map(Rectangle, copies.birth, copies.death, copies.nbytes)), 0)
-        return Placed(order, drafted, addresses, end, outside, outside_end)
+        outside = self._located_outside(drafted.copies, state)
+        outside_end = max((a + n for a, n in zip(outside, drafted.copies.nbytes, strict=True)), default=0)
+        return Placed(order, drafted, addresses, end, outside, outside_end, state)
 
-    def least_end(self, drafted: Draft) -> int:
+    def _located_outside(self, copies: Stays, state: StateLayout) -> list[int]:
+        """Addresses of the copies: of the state at home, of all others above."""
+        names = [self.problem.graph.tensors[t].name for t in copies.tensor]
+        others = [n for n, name in enumerate(names) if name not in state.outside]
+        shapes = [Rectangle(copies.birth[n], copies.death[n], copies.nbytes[n]) for n in others]
+        found, _ = place(shapes, state.outside_nbytes)
+        at = dict(zip(others, found, strict=True))
+        return [at[n] if n in at else state.outside[name] for n, name in enumerate(names)]
+
+    def least_at_loss(self) -> int:
+        """What the graph's own order cannot end below, found without a draft: the state, and what is live at the loss."""
+        graph = self.problem.graph
+        made: set[int] = set()
+        read: set[int] = set()
+        passed = False
+        for op in graph.ops:
+            passed = passed or op.phase is not Phase.FORWARD
+            if passed:
+                read.update(op.inputs)
+            else:
+                made.update(op.outputs)
+        return self.problem.state.nbytes + sum(aligned_size(graph.tensors[t]) for t in made & read)
+
+    def least_end(self, drafted: Draft, state: StateLayout | None = None) -> int:
         """What no placement can end below: the state, and the most of all else that lives at once."""
-        tensors = self.problem.graph.tensors
-        state = sum(
+        tensors, state = self.problem.graph.tensors, state or self.problem.state
+        resident = sum(
             nbytes
             for tensor, nbytes in zip(drafted.tensor, drafted.nbytes, strict=True)
-            if tensor != NO_TENSOR and tensors[tensor].role in STATE
+            if tensor != NO_TENSOR and tensors[tensor].name in state.addresses
         )
         live = drafted.live_bytes()
-        return self.problem.state.nbytes - state + (int(live.max()) if len(live) else 0)
+        return state.nbytes - resident + (int(live.max()) if len(live) else 0)
 
     def with_fastest_kernels(self, planned: Placed, budget_bytes: int) -> Placed:
         """The same order with the fastest kernels whose workspace fits into what the plan leaves free."""
         room = budget_bytes
         for _ in range(ATTEMPTS):
-            faster = self.placed(planned.order, fastest_that_fits(self.problem.costs, planned.draft, room))
+            choose = fastest_that_fits(self.problem.costs, planned.draft, room)
+            faster = self.placed(planned.order, choose, planned.state)
             if faster.end <= budget_bytes:
                 return faster
             room -= faster.end - budget_bytes

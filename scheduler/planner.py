@@ -5,8 +5,9 @@ that fits the arena is given the fastest kernels that fit beside it. Pure: the s
 
 `keep` and `liveness` run the graph in its own order; `chain` does so too while that fits, then follows the optimal
 chain plan, and at last the plan of least memory. `sequential` and `revolve` are the patterns that others use, on the same
-blocks. `offload` and `superneurons` move tensors out over a link, the latter computes cheap ones again too. `auto` is the
-best of `chain` and, where there is a link, `superneurons`.
+blocks. `offload` and `superneurons` move tensors out over a link, the latter computes cheap ones again too; `stream` may
+leave state outside as well. `auto` is the best of `chain` and, where there is a link, `stream`. Where state is outside
+already, because another program of the run has put it there, every strategy moves.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .simulate import simulate
 from .strategies import MOVING, STRATEGIES, Strategy, parse_strategy
 from .verify import verify
 
-__all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan"]
+__all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan", "min_budget"]
 
 
 def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
@@ -38,6 +39,11 @@ def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
         BudgetError: nothing fits; names the smallest budget that works.
     """
     return StrategyPlanner(problem, strategy).plan(budget_bytes)
+
+
+def min_budget(problem: Problem) -> int:
+    """The smallest budget in bytes for which `chain` has a plan of `problem`: the arena of its plan of least memory."""
+    return StrategyPlanner(problem, "chain").least_bytes
 
 
 class StrategyPlanner:
@@ -60,15 +66,20 @@ class StrategyPlanner:
         self._orders: Orders | None = None
         self._chain: ChainOrders | None = None
         self._own_order = [op.id for op in problem.graph.ops]
+        self._runs_once = False
         self._own_draft: Draft | None = None
+        self._own_least = 0 if name == "keep" else self._placer.least_at_loss()
         if training and name in ("sequential", "revolve"):
             self._orders = BaselineOrders(self._placer, self.strategy, plain_model(self._placer))
+        elif problem.state.outside:
+            own = self.strategy if name in MOVING else Strategy("offload")
+            self._orders = OffloadOrders(self._placer, own)
         else:
-            self._own_draft = self._placer.drafted(self._own_order)
+            self._runs_once = True
             if training and name in ("auto", "chain"):
                 self._orders = self._chain = ChainOrders(self._placer)
                 if name == "auto" and problem.costs.link is not None:
-                    moving = OffloadOrders(self._placer, Strategy("superneurons"))
+                    moving = OffloadOrders(self._placer, Strategy("stream"))
                     self._orders = BestOf(self._placer, [self._chain, moving])
             elif training and name in MOVING:
                 self._orders = OffloadOrders(self._placer, self.strategy)
@@ -78,9 +89,14 @@ class StrategyPlanner:
 
     def _natural_within(self, nbytes: int | None) -> Placed | None:
         """The graph's own order, where a strategy takes it and it may end within `nbytes`; placing takes seconds."""
-        draft, placer = self._own_draft, self._placer
-        if self._natural is None and draft is not None and (nbytes is None or placer.least_end(draft) <= nbytes):
-            self._natural = placer.located(self._own_order, draft)
+        placer = self._placer
+        if self._natural is not None or not self._runs_once or (nbytes is not None and nbytes < self._own_least):
+            return self._natural
+        if self._own_draft is None:
+            self._own_draft = placer.drafted(self._own_order)
+            self._own_least = placer.least_end(self._own_draft)
+        if nbytes is None or self._own_least <= nbytes:
+            self._natural = placer.located(self._own_order, self._own_draft)
         return self._natural
 
     @property
@@ -112,7 +128,7 @@ class StrategyPlanner:
         plan = _plan(problem, str(self.strategy), budget_bytes, chosen, least.end)
         if self._chain is not None:
             plan = replace(plan, chain_bound_seconds=self._chain.bound_seconds(budget_bytes))
-        verify(plan, problem.graph, problem.costs, problem.state)
+        verify(plan, problem.graph, problem.costs, chosen.state)
         return plan
 
     def _hint(self) -> str:

@@ -23,8 +23,9 @@ STRATEGIES = (
     "superneurons",
     "superneurons-speed",
     "superneurons-memory",
+    "stream",
 )
-MOVING = ("offload", "superneurons", "superneurons-speed", "superneurons-memory")
+MOVING = ("offload", "superneurons", "superneurons-speed", "superneurons-memory", "stream")
 """Those that move tensors out of the arena, for which they need to know the speed of a link."""
 EVICTIONS = ("lru", "farthest")
 SPELLINGS = ("auto", "keep", "liveness", "chain", "sequential", "sequential:K", "revolve", *MOVING, "offload:lru")

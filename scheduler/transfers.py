@@ -83,12 +83,13 @@ def with_moves(
         timed: seconds and link.
     """
     slots: dict[int, _Slot] = {}
-    sent, dropped = _first_absences(drafted, away)
+    sent, dropped = _with_and_without_transfer(drafted, away)
     for absence, position in zip(sent, _send(sent, drafted, timed), strict=True):
         slots.setdefault(position, _Slot()).offloads.append(drafted.tensor[absence.instance])
         slots.setdefault(absence.gone, _Slot()).gone.append(drafted.tensor[absence.instance])
-    begins = _fetch(away, drafted, residents, _live(residents, drafted, sent, dropped), room_bytes, timed)
-    for absence, position in sorted(zip(away, begins, strict=True), key=lambda pair: (pair[0].next_use, pair[1])):
+    back = [absence for absence in away if absence.next_use < len(order)]
+    begins = _fetch(back, residents, _live(residents, drafted, sent, dropped), room_bytes, timed)
+    for absence, position in sorted(zip(back, begins, strict=True), key=lambda pair: (pair[0].next_use, pair[1])):
         slots.setdefault(position, _Slot()).fetches.append(drafted.tensor[absence.instance])
         slots.setdefault(absence.next_use, _Slot()).back.append(drafted.tensor[absence.instance])
     moved: list[int | Move] = []
@@ -96,15 +97,17 @@ def with_moves(
         if position in slots:
             moved += slots[position].moves()
         moved.append(number)
+    if len(order) in slots:
+        moved += slots[len(order)].moves()
     return moved
 
 
-def _first_absences(drafted: Draft, away: Sequence[Absence]) -> tuple[list[Absence], list[Absence]]:
-    """The absences that need a transfer out, and those of tensors that have been outside before."""
+def _with_and_without_transfer(drafted: Draft, away: Sequence[Absence]) -> tuple[list[Absence], list[Absence]]:
+    """The absences that begin with a transfer out, and those of tensors whose value is outside already."""
     sent: dict[int, Absence] = {}
     dropped = []
     for absence in sorted(away, key=lambda a: (a.gone, a.instance)):
-        if sent.setdefault(drafted.tensor[absence.instance], absence) is not absence:
+        if not absence.changed or sent.setdefault(drafted.tensor[absence.instance], absence) is not absence:
             dropped.append(absence)
     return list(sent.values()), dropped
 
@@ -117,7 +120,7 @@ def _send(sent: Sequence[Absence], drafted: Draft, timed: Timing) -> list[int]:
     begins = [0] * len(sent)
     urgent: list[tuple[int, int]] = []
     now = free = 0.0
-    for position, seconds in enumerate(timed.seconds):
+    for position, seconds in enumerate((*timed.seconds, 0.0)):
         for number in released.get(position, ()):
             heappush(urgent, (sent[number].gone, number))
         # The next one is begun before an operation during which the one before will be done.
@@ -133,24 +136,27 @@ def _send(sent: Sequence[Absence], drafted: Draft, timed: Timing) -> list[int]:
 
 def _live(residents: Residents, drafted: Draft, sent: Iterable[Absence], dropped: Iterable[Absence]) -> list[int]:
     """Bytes that live at each position where everything comes back just when it is needed."""
-    change = [0] * (len(residents.operands) + 1)
+    end = len(residents.operands)
+    change = [0] * (end + 2)
+
+    def live(first: int, beyond: int, nbytes: int) -> None:
+        change[first] += nbytes
+        change[beyond] -= nbytes
+
     for instance, nbytes in enumerate(residents.nbytes):
-        change[drafted.birth[instance]] += nbytes
-        change[drafted.death[instance] + 1] -= nbytes
+        live(drafted.birth[instance], drafted.death[instance] + 1, nbytes)
     for position, instances in enumerate(residents.handed_over):
-        for instance in instances:
-            change[position] -= residents.nbytes[instance]
-            change[position + 1] += residents.nbytes[instance]
-    spans = [(a.gone, a) for a in sent] + [(a.last_use + 1, a) for a in dropped]
-    for begin, absence in spans:
-        change[begin] -= residents.nbytes[absence.instance]
-        change[absence.next_use] += residents.nbytes[absence.instance]
-    return list(accumulate(change[:-1]))
+        live(position, position + 1, -sum(residents.nbytes[i] for i in instances))
+    for leaves, absence in (*((a.gone, a) for a in sent), *((a.last_use + 1, a) for a in dropped)):
+        nbytes = residents.nbytes[absence.instance]
+        if absence.next_use == end:
+            live(absence.last_use + 1, leaves, nbytes)
+        elif absence.last_use >= 0:
+            live(leaves, absence.next_use, -nbytes)
+    return list(accumulate(change[:end]))
 
 
-def _fetch(
-    away: Sequence[Absence], drafted: Draft, residents: Residents, live: list[int], room_bytes: int, timed: Timing
-) -> list[int]:
+def _fetch(away: Sequence[Absence], residents: Residents, live: list[int], room_bytes: int, timed: Timing) -> list[int]:
     """For each absence the position before which its transfer back begins; `live` grows by what is early."""
     begins = [0] * len(away)
     comes = [0.0, *accumulate(timed.seconds)]

@@ -15,8 +15,8 @@ from ..layers.graph import FED, STATE, Graph, Phase
 from ..layers.kinds import KINDS
 from ..memory.errors import PlanError
 from .costs import CostTable
-from .placement import StateLayout
 from .plan import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Fetch, Plan, Run
+from .state_layout import StateLayout
 from .verify_transfers import TransferReplay
 
 
@@ -31,7 +31,7 @@ def verify(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout) -> No
     if plan.peak_bytes > plan.budget_bytes:
         raise PlanError("plan", f"at most {plan.budget_bytes} bytes", f"{plan.peak_bytes}")
     _check_instances(plan, graph, state)
-    _check_steps(plan, graph, costs)
+    _check_steps(plan, graph, costs, state)
     _check_overlaps(plan)
 
 
@@ -50,7 +50,7 @@ def _check_instances(plan: Plan, graph: Graph, state: StateLayout) -> None:
             tensor = graph.tensors[i.tensor]
             if i.nbytes < tensor.nbytes:
                 raise PlanError(where, f"{tensor.nbytes} bytes", f"{i.nbytes}")
-            if tensor.role in STATE:
+            if tensor.name in state.addresses:
                 if i.address != state.addresses[tensor.name]:
                     raise PlanError(where, f"{tensor.name} at {state.addresses[tensor.name]}", f"{i.address}")
                 continue
@@ -63,14 +63,15 @@ def _check_instances(plan: Plan, graph: Graph, state: StateLayout) -> None:
 class _Replay:
     """What holds which value at a point of the step."""
 
-    def __init__(self, plan: Plan, graph: Graph) -> None:
+    def __init__(self, plan: Plan, graph: Graph, state: StateLayout) -> None:
         self.plan = plan
         self.graph = graph
-        self.written: set[int] = set()
+        self.state = state
+        self.written: dict[int, int] = {}
         self.updater = {tensor: op.id for op in graph.ops for tensor in op.updates}
         self.runs: dict[int, int] = {}
         self.kernels: dict[int, int] = {}
-        self.transfers = TransferReplay(plan, graph, self.written)
+        self.transfers = TransferReplay(plan, graph, state, self.written)
         seen: dict[int, int] = {}
         fetched = {step.instance for step in plan.steps if isinstance(step, Fetch)}
         for number, i in enumerate(plan.instances):
@@ -82,8 +83,10 @@ class _Replay:
                     raise PlanError(f"instance {number}", "one instance of each state or fed tensor", "a second")
                 if i.birth or (role in STATE and i.death != len(plan.steps) - 1):
                     raise PlanError(f"instance {number}", "state that lives the whole step", f"{i.birth} to {i.death}")
+                if graph.tensors[i.tensor].name in state.outside:
+                    raise PlanError(f"instance {number}", "state that is fetched, as its home is outside", str(i))
                 seen[i.tensor] = number
-                self.written.add(number)
+                self.written[number] = 0
 
     def use(self, where: str, position: int, number: int, tensor: int) -> None:
         """An instance is named at a step for a tensor."""
@@ -100,14 +103,21 @@ class _Replay:
         self.use(where, position, number, tensor)
         if number not in self.written:
             raise PlanError(where, f"tensor {self.graph.tensors[tensor].name} computed before it is read", "it is not")
-        updater = self.updater.get(tensor, op)
-        if updater != op and (updater in self.runs) != (updater < op):
-            age = "new" if updater < op else "old"
+        updates = int(self.updater.get(tensor, op) < op)
+        if self.written[number] != updates:
+            age = "new" if updates else "old"
             raise PlanError(where, f"the {age} value of {self.graph.tensors[tensor].name}", "the other one")
 
+    def check_state(self) -> None:
+        """At the end the new state is where the next step expects it."""
+        values = {self.plan.instances[n].tensor: v for n, v in self.written.items()} | self.transfers.at_home()
+        for tensor in self.updater:
+            if values.get(tensor) != 1:
+                raise PlanError("plan", f"the new value of {self.graph.tensors[tensor].name} at the end", "the old one")
 
-def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
-    replay = _Replay(plan, graph)
+
+def _check_steps(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout) -> None:
+    replay = _Replay(plan, graph, state)
     for position, step in enumerate(plan.steps):
         if not isinstance(step, Run):
             replay.transfers.follow(f"step {position} ({type(step).__name__.lower()})", position, step)
@@ -136,7 +146,11 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
             if number in replay.written:
                 raise PlanError(where, "a fresh instance for each output", f"instance {number} written twice")
             replay.transfers.may_write(where, number)
-            replay.written.add(number)
+            replay.written[number] = 0
+        for number, tensor in zip(step.inputs, op.inputs, strict=True):
+            if tensor in op.updates:
+                replay.transfers.may_write(where, number)
+                replay.written[number] = 1
         _check_inplace(plan, graph, position, step, where)
         replay.runs.setdefault(op.id, position + 1)
         _check_workspace(plan, costs, position, step, where)
@@ -144,6 +158,7 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable) -> None:
     missing = [op.name for op in graph.ops if op.id not in replay.runs]
     if missing:
         raise PlanError("plan", "every operation to run", f"{len(missing)} that do not, the first in {missing[0]}")
+    replay.check_state()
     for tensor in graph.outputs:
         if not any(
             plan.instances[n].tensor == tensor and plan.instances[n].death == len(plan.steps) - 1

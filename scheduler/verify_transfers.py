@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ..layers.graph import STATE, Graph
 from ..memory.errors import PlanError
 from .plan import NO_TENSOR, PAGE, Fetch, Instance, Offload, Plan, Wait
+from .state_layout import StateLayout
 
 
 class TransferReplay:
@@ -18,17 +19,20 @@ class TransferReplay:
     Args:
         plan: whose steps are replayed.
         graph: lowered.
-        written: instances that hold their value; those that have come back are added.
+        state: where it lies.
+        written: of the instances that hold a value, how often it was updated; those that have come back are added.
     """
 
-    def __init__(self, plan: Plan, graph: Graph, written: set[int]) -> None:
+    def __init__(self, plan: Plan, graph: Graph, state: StateLayout, written: dict[int, int]) -> None:
         self._plan = plan
         self._graph = graph
+        self._state = state
         self._written = written
         self._in_flight: dict[int, Offload | Fetch] = {}
         self._begun: set[int] = set()
-        self._outside: set[int] = set()
+        self._homes: dict[int, int] = {}
         self._check_copies()
+        self._outside = dict.fromkeys(self._homes.values(), 0)
 
     def _check_copies(self) -> None:
         plan, end = self._plan, 0
@@ -38,8 +42,7 @@ class TransferReplay:
                 raise PlanError(where, f"whole pages of {PAGE} bytes", f"{copy.nbytes} bytes at {copy.address}")
             if not 0 <= copy.tensor < len(self._graph.tensors):
                 raise PlanError(where, f"one of {len(self._graph.tensors)} tensors", str(copy.tensor))
-            if self._graph.tensors[copy.tensor].role in STATE:
-                raise PlanError(where, "state that stays in the arena", self._graph.tensors[copy.tensor].name)
+            self._check_home(where, number, copy)
             if not 0 <= copy.birth <= copy.death < len(plan.steps):
                 raise PlanError(where, "a life within the step", f"{copy.birth} to {copy.death}")
             end = max(end, copy.address + copy.nbytes)
@@ -47,6 +50,26 @@ class TransferReplay:
             raise PlanError("plan", f"outside_bytes {end}, the highest end of a copy", str(plan.outside_bytes))
         for first, second in overlapping(plan.copies):
             raise PlanError(f"copy {second}", "copies outside apart while they live", f"it overlaps copy {first}")
+
+    def _check_home(self, where: str, number: int, copy: Instance) -> None:
+        """State is outside at its home alone, for the whole step; all else is above."""
+        tensor, state = self._graph.tensors[copy.tensor], self._state
+        if tensor.role not in STATE:
+            if copy.address < state.outside_nbytes:
+                raise PlanError(where, f"an address above the state outside, to {state.outside_nbytes}", str(copy))
+            return
+        if tensor.name not in state.outside:
+            raise PlanError(where, "state that stays in the arena", tensor.name)
+        whole = (copy.birth, copy.death) == (0, len(self._plan.steps) - 1)
+        if copy.address != state.outside[tensor.name] or not whole or copy.tensor in self._homes:
+            raise PlanError(
+                where, f"one home of {tensor.name}, at {state.outside[tensor.name]}, for the step", str(copy)
+            )
+        self._homes[copy.tensor] = number
+
+    def at_home(self) -> dict[int, int]:
+        """Of each tensor of the state whose home is outside, how often its value there was updated."""
+        return {tensor: self._outside.get(number, -1) for tensor, number in self._homes.items()}
 
     def follow(self, where: str, position: int, step: Offload | Fetch | Wait) -> None:
         """Check one step."""
@@ -81,9 +104,13 @@ class TransferReplay:
         _, copy = self._pair(where, position, step)
         if step.instance not in self._written:
             raise PlanError(where, "an instance that holds its value", f"instance {step.instance}")
-        if copy.birth != position or step.copy in self._begun:
+        home = copy.tensor in self._homes
+        if not home and (copy.birth != position or step.copy in self._begun):
             raise PlanError(where, "a fresh copy", f"copy {step.copy}, {copy}")
+        if any(other.copy == step.copy for other in self._in_flight.values()):
+            raise PlanError(where, "a copy that is not being moved", f"copy {step.copy}")
         self._begun.add(step.copy)
+        self._outside.pop(step.copy, None)  # undefined until the wait
 
     def _begin_fetch(self, where: str, position: int, step: Fetch) -> None:
         instance, _ = self._pair(where, position, step)
@@ -99,9 +126,9 @@ class TransferReplay:
             raise PlanError(where, "a transfer that has begun and was not waited for yet", f"step {transfer}")
         self._alive(where, position, self._plan.instances[step.instance], self._plan.copies[step.copy])
         if isinstance(step, Offload):
-            self._outside.add(step.copy)
+            self._outside[step.copy] = self._written[step.instance]
         else:
-            self._written.add(step.instance)
+            self._written[step.instance] = self._outside[step.copy]
 
     def finish(self) -> None:
         """At the end of the step."""

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from spilling import linked, tier_for
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.backends.reference import ReferenceBackend
@@ -43,10 +42,11 @@ from bathyal.memory.host import HostDevice
 from bathyal.memory.shadow import RaceError
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.plan import NO_INSTANCE
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 from random_networks import random_network, random_problem
+from spilling import linked, tier_for
 
 SHAPE = (3, 3, 8, 8)
 

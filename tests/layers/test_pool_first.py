@@ -26,8 +26,8 @@ from bathyal.layers.pool_first import pool_first
 from bathyal.memory.arena import Arena
 from bathyal.memory.host import HostDevice
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 
 SHAPE = (3, 3, 12, 12)
 END = (GlobalAvgPool2d(), Flatten(), Linear(5))

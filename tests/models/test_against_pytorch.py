@@ -19,9 +19,9 @@ from bathyal.memory.arena import Arena
 from bathyal.memory.host import HostDevice
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.plan import NO_TENSOR
 from bathyal.scheduler.planner import Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 
 pytest.importorskip("torch", reason="PyTorch, the oracle, is missing")
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from spilling import linked, tier_for
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.executor import Executor
@@ -15,8 +14,9 @@ from bathyal.memory.host import HostDevice
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import STRATEGIES, Problem, StrategyPlanner
+from bathyal.scheduler.state_layout import lay_out_state
+from spilling import linked, tier_for
 
 NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
 

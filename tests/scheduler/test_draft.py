@@ -29,8 +29,8 @@ from bathyal.scheduler.blocks import split_blocks
 from bathyal.scheduler.costs import CostTable, KernelCost
 from bathyal.scheduler.draft import draft, without_dead_recomputations
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 
 
 class ReadAfterwards(Layer):

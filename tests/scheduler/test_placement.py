@@ -1,3 +1,5 @@
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from bathyal.layers.graph import STATE, Role
 from bathyal.layers.slabs import split_large
 from bathyal.models import alexnet, resnet18, small_resnet
 from bathyal.scheduler import placement
-from bathyal.scheduler.placement import Rectangle, lay_out_state, place
+from bathyal.scheduler.placement import Rectangle, place
+from bathyal.scheduler.state_layout import lay_out_state
 
 
 @st.composite
@@ -81,6 +84,19 @@ def test_nested_lives_need_no_more_than_the_live_peak():
     nested = [Rectangle(i, 40 - i, 64 * (1 + i % 3)) for i in range(20)]
     _, end = place(nested, 0)
     assert end == live_peak(nested)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 18, 21])
+def test_what_ends_too_high_is_placed_earlier_until_the_live_peak_is_enough(seed, monkeypatch):
+    rng = random.Random(seed)
+    found = []
+    for _ in range(40):
+        birth = rng.randrange(30)
+        found.append(Rectangle(birth, min(29, birth + rng.randrange(12)), 64 * rng.randint(1, 12)))
+    assert place(found, 0)[1] == live_peak(found)
+    check(found, 64)
+    monkeypatch.setattr(placement, "REPAIRED", ())
+    assert place(found, 0)[1] > live_peak(found)
 
 
 def test_same_input_same_addresses():

@@ -7,18 +7,18 @@ import sys
 from collections import Counter
 
 import pytest
-from spilling import linked
 
 from bathyal.layers.graph import Phase
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import BudgetError, ConfigError
 from bathyal.scheduler.bounds import knapsack_seconds
 from bathyal.scheduler.plan import NO_TENSOR, Plan
-from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan
+from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 from bathyal.scheduler.simulate import simulate
 from bathyal.scheduler.verify import verify
 from plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte
 from random_networks import natural_order, random_problem
+from spilling import linked
 
 SEEDS = range(16)
 
@@ -47,6 +47,16 @@ def test_every_value_is_there_when_it_is_read(seed, strategy):
     planner = StrategyPlanner(problem, strategy)
     for budget in budgets(problem, strategy)[:2]:
         run_byte_by_byte(planner.plan(budget), problem)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_smallest_budget_works_and_one_byte_less_does_not(seed):
+    problem = random_problem(seed)
+    least = min_budget(problem)
+    assert make_plan(problem, "chain", least).min_budget_bytes == least
+    with pytest.raises(BudgetError) as refused:
+        make_plan(problem, "chain", least - 1)
+    assert refused.value.least_bytes == least
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -125,7 +135,7 @@ import hashlib
 from random_networks import random_problem
 from spilling import linked
 from bathyal.memory.errors import BudgetError
-from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan
+from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 
 digest = hashlib.sha256()
 for seed in range(6):

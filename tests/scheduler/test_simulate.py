@@ -3,7 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from spilling import linked
 
 from bathyal.memory.errors import PlanError
 from bathyal.scheduler.costs import CostTable, KernelCost
@@ -15,6 +14,7 @@ from bathyal.scheduler.simulate import play, simulate
 from hand_made import hand_made, planned
 from plan_checks import budgets
 from random_networks import random_problem
+from spilling import linked
 
 OP = Run(0, 0, (), (), NO_INSTANCE, False)
 """1 s."""

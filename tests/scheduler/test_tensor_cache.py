@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spilling import linked, random_link
 
 from bathyal.layers.graph import FED, STATE
 from bathyal.scheduler.plan import NO_TENSOR, PAGE, Run
 from bathyal.scheduler.tensor_cache import Absence, Eviction, absences
 from hand_made import cached, drawn, hand_made, orders
 from random_networks import random_problem
+from spilling import linked, random_link
 
 SEEDS = range(10)
 
@@ -91,7 +91,7 @@ def slow_absences(case, room, eviction):
             order = earlier if eviction is Eviction.LRU else lambda i: -later(i)
             victim = min(may_go, key=lambda i: (order(i), -size(case, i), i))
             there.remove(victim)
-            found.append(Absence(victim, earlier(victim), position, later(victim)))
+            found.append(Absence(victim, earlier(victim), position, later(victim), True))
     return found
 
 

@@ -6,7 +6,6 @@ from itertools import accumulate
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spilling import linked
 
 from bathyal.scheduler.link import Link
 from bathyal.scheduler.moves import Move, Transfer
@@ -16,6 +15,7 @@ from bathyal.scheduler.tensor_cache import MOVABLE, Eviction, absences
 from bathyal.scheduler.transfers import Timing, with_moves
 from hand_made import Cached, cached, drawn, hand_made, orders, planned
 from random_networks import random_problem
+from spilling import linked
 
 SEEDS = range(8)
 INSTANT = Link(1e30, 1e30)

@@ -9,9 +9,9 @@ from bathyal.layers.graph import STATE, Graph, Op, Phase, Role, Tensor
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import PlanError
 from bathyal.scheduler.costs import CostTable, KernelCost
-from bathyal.scheduler.placement import StateLayout
 from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Instance, Plan, Run, aligned
 from bathyal.scheduler.planner import make_plan
+from bathyal.scheduler.state_layout import StateLayout
 from bathyal.scheduler.verify import verify
 from plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte, with_workspace
 from random_networks import random_problem

@@ -4,7 +4,6 @@ import dataclasses
 import random
 
 import pytest
-from spilling import linked
 
 from bathyal.layers.graph import STATE
 from bathyal.memory.errors import PlanError
@@ -15,6 +14,7 @@ from bathyal.scheduler.verify import verify
 from hand_made import Link, hand_made, planned
 from plan_checks import PLENTY, live_peak, run_byte_by_byte
 from random_networks import random_problem
+from spilling import linked
 
 
 def least(seed, strategy="offload"):

@@ -13,10 +13,10 @@ from bathyal.scheduler.kernels import Kernels, least_workspace
 from bathyal.scheduler.link import Link
 from bathyal.scheduler.moves import Order
 from bathyal.scheduler.orders import Placer, Problem
-from bathyal.scheduler.placement import StateLayout
 from bathyal.scheduler.plan import Instance, Plan
 from bathyal.scheduler.recompute import recomputing_order
 from bathyal.scheduler.segments import cheap_segments
+from bathyal.scheduler.state_layout import StateLayout
 from bathyal.scheduler.tensor_cache import Residents
 from bathyal.scheduler.transfers import Timing
 from bathyal.scheduler.verify import verify

@@ -16,6 +16,7 @@ from bathyal.layers import (
     Dropout,
     Flatten,
     GlobalAvgPool2d,
+    Graph,
     Identity,
     Layer,
     Linear,
@@ -29,11 +30,10 @@ from bathyal.layers import (
     forward_graph,
     training_graph,
 )
-from bathyal.layers.graph import Graph
 from bathyal.layers.merge import Add, Concat
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import Problem
+from bathyal.scheduler.state_layout import lay_out_state
 
 
 def random_network(seed: int) -> Sequential:

@@ -39,8 +39,8 @@ from bathyal.memory.errors import BudgetError
 from bathyal.memory.host import HostDevice
 from bathyal.scheduler.blocks import assign_blocks
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 from lowered_graphs import Memory
 from onednn_library import onednn_backend
 from random_networks import random_network

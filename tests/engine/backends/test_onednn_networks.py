@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from spilling import linked, tier_for
 
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.executor import Executor
@@ -35,11 +34,12 @@ from bathyal.memory.errors import BudgetError
 from bathyal.memory.host import HostDevice
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 from lowered_graphs import relative_distance
 from onednn_library import onednn_backend
 from random_networks import random_network
+from spilling import linked, tier_for
 
 BACKEND = onednn_backend()
 REFERENCE = ReferenceBackend()

@@ -1,0 +1,22 @@
+"""Chains of random blocks, and budgets from their least to no recomputation."""
+
+from bathyal.scheduler.chain_dp import Block, Chain, Option, minimum_budget, simulate_chain
+from bathyal.scheduler.chain_rows import keep_everything
+
+
+def random_chain(rng, count, runs=False):
+    blocks = []
+    while len(blocks) < count:
+        options = [
+            Option(rng.randint(8, 40), rng.uniform(1, 3), rng.uniform(1, 6), rng.randint(0, 9), rng.randint(-5, 9))
+            for _ in range(rng.randint(1, 3))
+        ]
+        size = rng.randint(2, 8)
+        block = Block(size, size, min(o.forward_seconds for o in options), rng.randint(0, 9), tuple(options))
+        blocks += [block] * (rng.randint(5, 20) if runs else 1)
+    return Chain((*blocks, Block(4, 4, 0.0, 0, (Option(0, 0.0, 0.5, 0, 3),))))
+
+
+def budgets_of(chain, count):
+    least, most = minimum_budget(chain), simulate_chain(chain, keep_everything(chain))[0]
+    return [least + (most - least) * k // (count - 1) for k in range(count)]
