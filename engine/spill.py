@@ -61,9 +61,15 @@ class Spill:
         return self._link
 
     def open_tier(self, nbytes: int) -> Tier | None:
-        """A place for what one program moves out; None where it moves nothing. Errors as for `link`."""
+        """A place for what one program moves out; None where it moves nothing. Errors as for `link`.
+
+        Programs run one after the other and leave nothing outside between their steps: they share places.
+        """
         if not nbytes:
             return None
+        for tier in self._tiers:
+            if tier.nbytes >= nbytes:
+                return tier
         self._tiers.append(self._make_tier(nbytes))
         return self._tiers[-1]
 
@@ -83,8 +89,9 @@ class Spill:
         return Path(given)
 
     def _limit(self) -> int | None:
+        """What may still be taken; None for no limit."""
         given = self._settings.spill_size
-        return None if given is None else parse_size(given, "spill_size")
+        return None if given is None else parse_size(given, "spill_size") - sum(tier.nbytes for tier in self._tiers)
 
 
 def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, cache: Path | None) -> Link:
