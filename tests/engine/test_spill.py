@@ -22,6 +22,12 @@ SHAPE = (8, 3, 12, 12)
 MIB = 2**20
 
 
+@pytest.fixture(autouse=True)
+def any_file_system(monkeypatch):
+    """Pytest's folder may be in memory."""
+    monkeypatch.setattr("bathyal.memory.spill_folder.memory_file_system", lambda folder: "")
+
+
 def network():
     return bt.Sequential(
         *(part for _ in range(3) for part in (bt.Conv2d(8, 3, padding=1, bias=False), bt.BatchNorm2d(), bt.ReLU())),
@@ -151,8 +157,7 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_many_steps_take_no_more_files_threads_or_memory_and_change_no_bit(least, tmp_path, monkeypatch):
-    monkeypatch.setattr("bathyal.memory.spill_folder.memory_file_system", lambda folder: "")
+def test_many_steps_take_no_more_files_threads_or_memory_and_change_no_bit(least, tmp_path):
     data = list(batches(4))
 
     def trained(**choices):
@@ -229,6 +234,15 @@ def test_no_more_is_used_for_measuring_than_may_be_written(measured, tmp_path):
     with Arena(MIB) as arena:
         Spill(settings(spill_dir=str(tmp_path), spill_size="64 KiB"), None).link(arena)
     assert measured == [(64 * 2**10, 64 * 2**10)]
+
+
+def test_too_little_to_measure_with_is_refused_for_what_it_is(tmp_path):
+    """Not for what measuring needs of a tier."""
+    for choices, match in (({"memory": 4096}, "memory for strategy"), ({"spill_size": "4 KiB"}, "--spill-size")):
+        cache = tmp_path / match.strip("-")
+        choices = {"link": None, "cache": cache, "spill_dir": str(tmp_path), **choices}
+        with trainer(**choices) as t, pytest.raises(bt.BudgetError, match=match):
+            _ = t.plan
 
 
 @pytest.mark.parametrize("name", ["nowhere", "file"])
