@@ -30,6 +30,8 @@ COLORS = {
     Use.WORKSPACE: "#cc79a7",
 }
 """From the bottom up; told apart by the colour-blind (Okabe and Ito)."""
+LANES = {"out": "#0072b2", "in": "#009e73"}
+"""What moves, above the plan: from the arena and back."""
 
 
 def draw(planned: Planned) -> Figure:
@@ -49,10 +51,11 @@ def draw(planned: Planned) -> Figure:
     if budget <= 1.5 * top:
         axes.axhline(budget, color="#d55e00", linestyle="--", label=f"budget {format_size(plan.budget_bytes)}")
         top = budget
-    axes.set_ylim(0, 1.12 * top or 1)
+    axes.set_ylim(0, (1.24 if found.carries else 1.12) * top or 1)
     axes.set_xlim(0, float(found.edges[-1]) or 1)
     _mark_passes(axes, found)
     _mark_repeated(axes, found, 0.015 * top)
+    _draw_transfers(axes, found, 1.03 * top, 0.05 * top)
     axes.set_xlabel("seconds, predicted")
     axes.set_ylabel("live MiB")
     axes.set_title(
@@ -98,3 +101,23 @@ def _mark_repeated(axes: Axes, found: Occupancy, height: float) -> None:
         begins, ends = found.edges[flips[::2]], found.edges[flips[1::2]]
         spans = list(zip(begins.tolist(), (ends - begins).tolist(), strict=True))
         axes.broken_barh(spans, (0, height), facecolors="black", label="computed again")
+
+
+def _draw_transfers(axes: Axes, found: Occupancy, bottom: float, height: float) -> None:
+    """A lane for each direction, as long as its transfers take, between the bytes and the names of the passes."""
+    end = float(found.edges[-1])
+    for lane, (name, color) in enumerate(LANES.items()):
+        spans = [(c.start, c.end - c.start) for c in found.carries if c.outward is (name == "out")]
+        if spans:
+            level = bottom + lane * 1.1 * height
+            axes.broken_barh(spans, (level, height), facecolors=color, edgecolors="white", linewidth=0.3)
+            axes.annotate(
+                name,
+                (end, level + height / 2),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+                color=color,
+                annotation_clip=False,
+            )

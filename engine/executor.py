@@ -50,13 +50,15 @@ class Executor:
         """
         arena, graph = self._device.arena, self._graph
         arena.reset_high_water()
+        fetched = {step.instance for step in self.plan.steps if isinstance(step, Fetch)}
+        last = len(self.plan.steps) - 1
         for number, i in enumerate(self.plan.instances):
             if i.tensor == NO_TENSOR:
                 continue
             tensor = graph.tensors[i.tensor]
-            if tensor.role in FED:
-                self._fed.setdefault(tensor.name, number)  # the first; others are fetched
-            if tensor.id in graph.outputs:
+            if tensor.role in FED and number not in fetched:
+                self._fed[tensor.name] = number
+            if tensor.id in graph.outputs and i.death == last:
                 self._outputs[tensor.name] = (number, np.empty(tensor.nbytes, np.uint8))
         self._launches = [self._launch(position, step) for position, step in enumerate(self.plan.steps)]
         self.high_water_bytes = arena.high_water_bytes

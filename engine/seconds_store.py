@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -50,7 +51,7 @@ class SecondsStore:
             document = json.loads(self._path.read_text())
             if document["format"] != FORMAT:
                 return {}
-            return {str(k): float(v) for k, v in document["seconds"].items() if float(v) >= 0}
+            return {str(k): float(v) for k, v in document["seconds"].items() if 0 <= float(v) < math.inf}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             logger.warning("%s is not readable (%s); measuring again", self._path, error)
             return {}

@@ -118,7 +118,7 @@ def only_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTa
         rows.append(
             tuple(k if k.name == name else replace(k, seconds=float("inf"), workspace_bytes=2**62) for k in row)
         )
-    return CostTable(tuple(rows))
+    return replace(costs, kernels=tuple(rows))
 
 
 def problem_without_memory(

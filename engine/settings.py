@@ -101,6 +101,8 @@ class Settings:
         one_of("costs", self.costs, COSTS)
         if self.link is not None:
             parse_link(self.link)
+        if self.spill_dir is not None and not (isinstance(self.spill_dir, (str, os.PathLike)) and str(self.spill_dir)):
+            raise ConfigError("spill_dir", "the name of a folder on a disk", repr(self.spill_dir))
         if self.spill_size is not None:
             parse_size(self.spill_size, "spill_size")
         if not isinstance(self.optimizer, SGD):

@@ -16,7 +16,7 @@ from ..memory.bandwidth import measure_link
 from ..memory.disk_tier import DiskTier
 from ..memory.sizes import format_size, parse_size
 from ..memory.spill_folder import check_spill_folder, default_spill_folder
-from ..memory.tiers import Tier
+from ..memory.tiers import TIER_ALIGNMENT, Tier
 from ..scheduler.link import Link, parse_link
 from .seconds_store import SecondsStore
 from .settings import Settings
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MEASURED_BYTES = 64 * 2**20
 """Room for measuring, in the arena and on the disk, where there is so much."""
+LEAST_BYTES = 2 * TIER_ALIGNMENT
+"""Room that measuring needs."""
 
 
 class Spill:
@@ -108,7 +110,10 @@ def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, ca
     out, inward = store.seconds(f"{disk} out"), store.seconds(f"{disk} in")
     if out and inward:
         return Link(1 / out, 1 / inward)
+    if arena.nbytes < LEAST_BYTES:
+        return Link(1e9, 1e9)  # nothing can be planned in so little: the planner says how much it takes
     room = min(MEASURED_BYTES, arena.nbytes, MEASURED_BYTES if limit_bytes is None else limit_bytes)
+    room = max(room, LEAST_BYTES)  # where less may be written, the tier says so
     arena.commit(room)
     with DiskTier(spill_folder, room, limit=limit_bytes, name="measured") as tier:
         found = measure_link(tier, arena.view(0, room))

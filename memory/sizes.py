@@ -58,7 +58,7 @@ def parse_size(value: int | str, where: str = "memory") -> int:
         # Python refuses to print ints of some thousand digits.
         huge = not isinstance(value, str) and abs(nbytes) > _LARGEST
         shown = "an int beyond 2**63 - 1" if huge else repr(value)
-        hint = "A budget holds at least one byte." if nbytes <= 0 else "No machine has more than 2**63 - 1 bytes."
+        hint = "It is at least one byte." if nbytes <= 0 else "No machine has more than 2**63 - 1 bytes."
         raise ConfigError(where, _EXPECTED, shown, hint)
     return nbytes
 

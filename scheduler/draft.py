@@ -129,8 +129,19 @@ def draft(
     current = {t: out.add(t, 0, size(graph.tensors[t])) for t in resident}
     moving = _Moving(out, current, outside, last)
     done: set[int] = set()
+
+    def find(t: int, position: int, reader: str) -> None:
+        """What is fed, and state, is there without being made: from the start, or brought where its home is outside."""
+        role = graph.tensors[t].role
+        assert role in STATE or role in FED, f"{reader} reads {graph.tensors[t].name} before it is made"
+        current[t] = out.add(t, position if t in outside else 0, size(graph.tensors[t]))
+        if role in STATE and t not in outside:
+            out.death[-1] = last
+
     for position, entry in enumerate(order):
         if isinstance(entry, Move):
+            if entry.what is Transfer.OFFLOAD and entry.tensor not in current:
+                find(entry.tensor, position, "a transfer")
             steps.append(moving.step(entry, position, size(graph.tensors[entry.tensor])))
             continue
         op = graph.ops[entry]
@@ -138,11 +149,7 @@ def draft(
         done.add(entry)
         for t in op.inputs:
             if t not in current:
-                role = graph.tensors[t].role
-                assert role in STATE or role in FED, f"{op.name} reads {graph.tensors[t].name} before it is made"
-                current[t] = out.add(t, position if t in outside else 0, size(graph.tensors[t]))
-                if role in STATE and t not in outside:
-                    out.death[-1] = last
+                find(t, position, op.name)
         inputs = tuple(current[t] for t in op.inputs)
         for i in inputs:
             if out.death[i] < position:
@@ -207,6 +214,7 @@ class _Moving:
         if t not in self._copy:
             self._copy[t] = self._home(t, size)
         copy = self._copy[t]
+        # Not padded yet: an output may take over the memory of what came back, as that of any other instance.
         instance = self._current[t] = out.add(t, position, size)
         self._moved.add(instance)
         return Fetch(copy, instance)

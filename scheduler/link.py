@@ -41,10 +41,9 @@ def parse_link(text: str) -> Link:
     Raises:
         ConfigError: it does not read so; a size that is none is refused as `parse_size` does.
     """
-    parts = text.split(",")
-    if len(parts) > 2:
-        raise ConfigError(
-            "link", "OUT,IN in bytes per second, such as '600 MB,1.5 GB', or one rate for both", repr(text)
-        )
+    parts = text.split(",") if isinstance(text, str) else []
+    if not 1 <= len(parts) <= 2:
+        expected = "a text OUT,IN in bytes per second, such as '600 MB,1.5 GB', or one rate for both"
+        raise ConfigError("link", expected, repr(text))
     rates = [float(parse_size(part.strip(), "link")) for part in parts]
     return Link(rates[0], rates[-1])

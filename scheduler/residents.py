@@ -28,7 +28,8 @@ class Residents:
 
     Attributes:
         nbytes: of each instance, whole pages where it is not fixed.
-        operands: instances of each position's operation that are not fixed, workspace included.
+        operands: instances of each position's operation that are not fixed, workspace included; at the last position also
+            what must be there at the end.
         arriving: those that are made there, or are there from the start.
         handed_over: (old, new) where an output takes the memory of an input over.
         leaving: instances that nobody needs afterwards.
@@ -71,9 +72,11 @@ class Residents:
         for position, step in enumerate(drafted.steps):
             assert isinstance(step, Run)
             self._note(graph, position, step, apart)
-        for uses, death in zip(self._uses, drafted.death, strict=True):
+        for instance, (uses, death) in enumerate(zip(self._uses, drafted.death, strict=True)):
             if uses[-1] < death:
+                # What must be there at the end is brought back for the last operation: later there may be no room.
                 uses.append(death)
+                self.operands[death] += (instance,) if instance not in apart else ()
 
     def _place_small(self, drafted: Draft, stays: Container[int]) -> tuple[dict[int, int], int]:
         buffers = drafted.buffers()

@@ -14,6 +14,7 @@ import pytest
 from bathyal.cli import main
 
 SMALL = ["small_resnet", "--image", "8", "--batch", "8", "--costs", "analytic"]
+NULL = [*SMALL, "--device", "null"]
 FIXED = [*SMALL, "--kernels", "fixed", "--threads", "1", "--json"]
 PLAN_FIELDS = {
     "strategy", "feasible", "budget_bytes", "min_budget_bytes", "peak_bytes", "arena_bytes", "live_peak_bytes",
@@ -166,12 +167,34 @@ def test_a_folder_of_images(tmp_path, capsys):
         (["train", *SMALL, "--augment"], "--augment"),
         (["train", "small_resnet", "--data", "digits", "--image", "16"], "--image"),
         (["train", *SMALL, "--data", "digits", "--classes", "9"], "at least 10"),
+        (["train", *SMALL, "--memory", "0"], "at least one byte"),
+        (["train", *SMALL, "--memory", "-1"], "no sign"),
+        (["train", *SMALL, "--memory", "nan"], "'nan'"),
+        (["train", *SMALL, "--memory", ""], "got ''"),
+        (["plan", *SMALL, "--strategy", "superneurons-sped"], "'superneurons-speed'"),
+        (["plan", *SMALL, "--strategy", "offload:lr"], "'lru'"),
+        (["plan", *NULL, "--memory", "4 MiB", "--strategy", "sequential:1000"], "'sequential:8' is the nearest"),
+        (["plan", *NULL, "--memory", "4 MiB", "--strategy", "offload"], "Give --link OUT,IN"),
+        (["plan", *NULL, "--memory", "4 MiB", "--strategy", "superneurons"], "Give --link OUT,IN"),
+        (["curve", *NULL, "--points", "2", "--strategies", "offload"], "Give --link OUT,IN"),
+        (["plan", *NULL, "--memory", "4 MiB", "--link", "0"], "at least one byte"),
+        (["plan", *NULL, "--memory", "4 MiB", "--link", "-1"], "no sign"),
+        (["plan", *NULL, "--memory", "4 MiB", "--link", "nan"], "'nan'"),
+        (["plan", *NULL, "--memory", "4 MiB", "--link", "1,2,3"], "'1,2,3'"),
+        (["plan", *NULL, "--memory", "4 MiB", "--link", ""], "link: "),
+        (["train", *SMALL, "--link", "1 Gb"], "bits"),
+        (["train", *SMALL, "--spill-size", "0"], "spill_size"),
+        (["train", *SMALL, "--strategy", "offload", "--spill-dir", ""], "spill_dir"),
+        (["train", *SMALL, "--strategy", "offload", "--spill-dir", "/nowhere"], "--spill-dir /nowhere"),
+        (["train", *SMALL, "--strategy", "offload", "--memory", "1 KiB"], "memory for strategy 'offload'"),
     ],
 )
-def test_mistakes_end_in_one_line_that_helps(arguments, message, capsys):
+def test_mistakes_end_in_one_line_that_helps(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert error.startswith("bathyal: ")
+    assert error.count("\n") == 1
     assert message in error
     assert "Traceback" not in error
 

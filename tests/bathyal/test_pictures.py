@@ -5,8 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from matplotlib.colors import to_hex
 
-from bathyal.cli import main
+from bathyal import plan_picture
+from bathyal.cli import main, parser
+from bathyal.engine.session import plan_without_memory
+from bathyal.memory.sizes import parse_size
+from bathyal.network_options import choose
+from bathyal.scheduler.occupancy import occupancy
 
 NETWORK = ["small_resnet", "--image", "8", "--batch", "8", "--device", "null"]
 BEGINS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -38,6 +44,43 @@ main(["plan", *{NETWORK!r}, "--memory", "1700 KiB", "--strategy", "chain", "--pl
     words = ("state", "activations", "gradients", "forward", "loss", "backward", "budget 1.7 MiB", "computed again")
     for word in words:
         assert word in text
+
+
+def drawn_lanes(*arguments):
+    """Of the picture of a plan, the spans of each lane in seconds, their heights, and the top of all that is drawn."""
+    options = parser().parse_args(["plan", *NETWORK, "--costs", "analytic", *arguments])
+    choice = choose(options)
+    planned = plan_without_memory(choice.network, choice.settings, parse_size(options.memory))
+    (axes,) = plan_picture.draw(planned).axes
+    colors = {color: name for name, color in plan_picture.LANES.items()}
+    lanes = {}
+    for bars in axes.collections:
+        name = colors.get(to_hex(bars.get_facecolor()[0]))
+        if name:
+            lanes[name] = [path.get_extents() for path in bars.get_paths()]
+    words = {text.get_text() for text in axes.texts}
+    return lanes, words, axes.get_ylim()[1], planned
+
+
+def test_transfers_are_drawn_in_a_lane_for_each_direction():
+    lanes, words, top, planned = drawn_lanes("--strategy", "offload", "--memory", "1700 KiB", "--link", "1 GB,2 GB")
+    carries = occupancy(planned.plan, planned.graph, planned.costs).carries
+    assert len(carries) > 4
+    assert words >= {"out", "in"}
+    for name, outward in (("out", True), ("in", False)):
+        same = [carry for carry in carries if carry.outward is outward]
+        assert [box.x0 for box in lanes[name]] == pytest.approx([carry.start for carry in same])
+        assert [box.x1 for box in lanes[name]] == pytest.approx([carry.end for carry in same])
+        budget = planned.plan.budget_bytes / 2**20
+        assert all(max(budget, planned.plan.peak_bytes / 2**20) < box.y0 < box.y1 < top for box in lanes[name])
+    assert {box.y1 for box in lanes["out"]}.pop() < {box.y0 for box in lanes["in"]}.pop()
+
+
+def test_without_transfers_there_are_no_lanes():
+    lanes, words, _, planned = drawn_lanes("--strategy", "offload", "--memory", "64 MiB", "--link", "1 GB")
+    assert planned.plan.outside_bytes == 0
+    assert not lanes
+    assert words.isdisjoint({"out", "in"})
 
 
 def test_a_long_step_is_drawn_by_its_fullest_moments(tmp_path, monkeypatch, capsys):

@@ -42,9 +42,10 @@ from bathyal.memory.host import HostDevice
 from bathyal.memory.shadow import RaceError
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.plan import NO_INSTANCE
+from bathyal.scheduler.plan import NO_INSTANCE, Fetch, Offload, Run, Wait
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
 from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.scheduler.verify import verify
 from random_networks import random_network, random_problem
 from spilling import linked, tier_for
 
@@ -52,6 +53,8 @@ SHAPE = (3, 3, 8, 8)
 
 
 FEATURES = (3, 10)
+LARGER = (4, 3, 16, 16)
+"""Images of more than a page, which may leave and come back."""
 
 END = (Flatten(), Linear(7))
 UNUSUAL = {
@@ -359,3 +362,105 @@ def test_a_missing_feed_is_named():
         executor.bind()
         with pytest.raises(DataError, match="images"):
             executor.run({})
+
+
+def touched(step, plan, problem):
+    """Ranges of the arena that a step writes, and those that it reads."""
+    if isinstance(step, Fetch):
+        reads, writes = [], [step.instance]
+    elif isinstance(step, Offload):
+        reads, writes = [step.instance], []
+    else:
+        op = problem.graph.ops[step.op]
+        kept = KINDS[op.kind].kept if step.recompute else ()
+        reads = [*step.inputs, *(step.outputs[i] for i in kept)]
+        writes = [n for i, n in enumerate(step.outputs) if i not in kept]
+        writes += [n for n, t in zip(step.inputs, op.inputs, strict=True) if t in op.updates]
+    spans = [{(plan.instances[n].address, plan.instances[n].nbytes) for n in some} for some in (writes, reads)]
+    return tuple({(a, a + n) for a, n in span} for span in spans)
+
+
+def is_needed(plan, problem, number):
+    """Whether nothing else orders what a wait orders: no wait for a later transfer of its direction does so as well."""
+    began = plan.steps[number].transfer
+    moved = plan.steps[began]
+    instance = plan.instances[moved.instance]
+    mine = instance.address, instance.address + instance.nbytes
+
+    def overlaps(spans):
+        return any(first < mine[1] and mine[0] < end for first, end in spans)
+
+    for position, step in enumerate(plan.steps[began + 1 :], began + 1):
+        if isinstance(step, Wait):
+            covers = step.transfer >= began and isinstance(plan.steps[step.transfer], type(moved))
+            if covers and position != number:
+                return False
+        elif isinstance(moved, Offload):
+            fetches = isinstance(step, Fetch) and step.copy == moved.copy
+            if position > number and (fetches or overlaps(touched(step, plan, problem)[0])):
+                return True
+        elif position > number and any(map(overlaps, touched(step, plan, problem))):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("strategy", ["offload", "superneurons-memory"])
+@pytest.mark.parametrize("seed", [0, 4, 10])
+def test_simulated_device_finds_each_wait_for_a_transfer_that_is_left_out(seed, strategy):
+    problem = linked(random_problem(seed), strategy)
+    plan = make_plan(problem, strategy, least_bytes(problem, strategy))
+    waits = [n for n, step in enumerate(plan.steps) if isinstance(step, Wait)]
+
+    def races(left_out):
+        for order in range(6):
+            with Arena(plan.peak_bytes) as arena, SimulatedDevice(arena, order) as simulated, tier_for(plan) as tier:
+                executor = Executor(plan, problem.graph, NullBackend(), simulated, tier)
+                executor.bind()
+                if left_out is not None:
+                    executor._launches[left_out] = lambda: None
+                try:
+                    for step in range(2):
+                        executor.run(feeds(step))
+                except RaceError:
+                    return True
+        return False
+
+    assert not races(None)
+    needed = [number for number in waits if is_needed(plan, problem, number)]
+    assert [number for number in waits if races(number)] == needed
+    assert len(needed) >= 6
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+def test_the_numbers_of_instances_mean_nothing(seed):
+    """A plan from a file may list what is fetched before what the host writes, and a value before it is made."""
+    problem = linked(problem_of_network(random_network(seed), LARGER), "offload")
+    plan = make_plan(problem, "offload", least_bytes(problem, "offload"))
+    (images,) = problem.graph.with_role(Role.INPUT)
+    assert any(plan.copies[step.copy].tensor == images.id for step in plan.steps if isinstance(step, Fetch))
+    with Arena(2**24) as arena, HostDevice(arena) as device:
+        results = [run(problem, make_plan(problem, "keep", 2**24), device)[:2]]
+    for turned in (False, True):
+        last, rest = len(plan.instances) - 1, len(plan.copies) - 1
+
+        def number(n, turned=turned, last=last):
+            return last - n if turned and n != NO_INSTANCE else n
+
+        def renumbered(step, turned=turned, rest=rest, number=number):
+            match step:
+                case Run():
+                    inputs, outputs = (tuple(map(number, some)) for some in (step.inputs, step.outputs))
+                    return dataclasses.replace(step, inputs=inputs, outputs=outputs, workspace=number(step.workspace))
+                case Wait():
+                    return step
+                case _:
+                    copy = rest - step.copy if turned else step.copy
+                    return dataclasses.replace(step, instance=number(step.instance), copy=copy)
+
+        stays = (plan.instances[::-1], plan.copies[::-1]) if turned else (plan.instances, plan.copies)
+        steps = tuple(map(renumbered, plan.steps))
+        same = dataclasses.replace(plan, steps=steps, instances=stays[0], copies=stays[1])
+        verify(same, problem.graph, problem.costs, problem.state)
+        with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+            results.append(run(problem, same, device)[:2])
+    assert results[0] == results[1] == results[2]

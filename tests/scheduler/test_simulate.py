@@ -1,0 +1,103 @@
+"""Three things at once, by hand: the computation, what leaves and what comes back."""
+
+from itertools import pairwise
+
+import pytest
+
+from bathyal.memory.errors import PlanError
+from bathyal.scheduler.costs import CostTable, KernelCost
+from bathyal.scheduler.link import Link
+from bathyal.scheduler.moves import Move, Transfer
+from bathyal.scheduler.plan import NO_INSTANCE, PAGE, Fetch, Offload, Run, Wait
+from bathyal.scheduler.planner import StrategyPlanner
+from bathyal.scheduler.simulate import play, simulate
+from hand_made import hand_made, planned
+from plan_checks import budgets
+from random_networks import random_problem
+from spilling import linked
+
+OP = Run(0, 0, (), (), NO_INSTANCE, False)
+"""1 s."""
+COSTS = CostTable(
+    ((KernelCost("only", 0, 1.0),), (KernelCost("slow", 0, 5.0), KernelCost("fast", 64, 3.0))), Link(10, 20)
+)
+"""100 bytes leave in 10 s and come back in 5 s."""
+
+
+def seconds(*steps, copies=(10, 30, 100)):
+    starts, carries = play(steps, copies, COSTS)
+    return starts.tolist(), [(c.position, c.outward, c.nbytes, c.start, c.end) for c in carries]
+
+
+def test_operations_alone():
+    assert seconds(OP, Run(1, 0, (), (), NO_INSTANCE, False), Run(1, 1, (), (), NO_INSTANCE, True)) == (
+        [0, 1, 6, 9],
+        [],
+    )
+    assert seconds() == ([0], [])
+
+
+def test_a_transfer_beside_operations_costs_nothing():
+    assert seconds(Offload(0, 0), OP, OP, Wait(0), OP) == ([0, 0, 1, 2, 2, 3], [(0, True, 10, 0, 1)])
+
+
+def test_a_wait_holds_the_computation_up_until_the_transfer_is_done():
+    assert seconds(OP, Offload(0, 1), OP, Wait(1), OP) == ([0, 1, 1, 2, 4, 5], [(1, True, 30, 1, 4)])
+
+
+def test_one_direction_carries_one_thing_after_the_other():
+    starts, carries = seconds(Offload(0, 1), Offload(1, 0), OP, Wait(1), Wait(0), OP)
+    assert starts == [0, 0, 0, 1, 4, 4, 5]  # the wait for the second is longer than that for the first
+    assert carries == [(0, True, 30, 0, 3), (1, True, 10, 3, 4)]
+
+
+def test_both_directions_at_once():
+    starts, carries = seconds(Offload(0, 2), Fetch(1, 1), Fetch(0, 2), OP, Wait(1), Wait(2), Wait(0))
+    assert carries == [(0, True, 100, 0, 10), (1, False, 30, 0, 1.5), (2, False, 10, 1.5, 2)]
+    assert starts == [0, 0, 0, 0, 1, 1.5, 2, 10]
+
+
+def test_a_transfer_begins_no_earlier_than_the_computation_comes_to_it():
+    starts, carries = seconds(OP, Fetch(0, 0), Wait(1), OP, Fetch(0, 0), OP, Wait(4))
+    assert carries == [(1, False, 10, 1, 1.5), (4, False, 10, 2.5, 3)]
+    assert starts == [0, 1, 1, 1.5, 2.5, 2.5, 3.5, 3.5]
+
+
+def test_nobody_waits_for_a_transfer_that_no_wait_names():
+    assert seconds(OP, Offload(0, 2))[0][-1] == 1
+
+
+def test_transfers_without_a_link_are_refused():
+    out, wait, back = (Move(what, 1) for what in (Transfer.OFFLOAD, Transfer.WAIT, Transfer.FETCH))
+    rows = [("concat", (0,), (1,)), ("concat", (0,), (2,)), ("concat", (1, 2), (3,))]
+    case = hand_made(rows, [PAGE] * 4, [1.0] * 3, Link(PAGE, PAGE))
+    plan = planned(case, [0, out, wait, 1, back, wait, 2])
+    assert simulate(plan, case.problem.costs).seconds == plan.predicted_seconds == 5
+    with pytest.raises(PlanError, match="a link whose speed is known"):
+        simulate(plan, CostTable(case.problem.costs.kernels))
+
+
+@pytest.mark.parametrize("strategy", ["offload", "superneurons"])
+@pytest.mark.parametrize("seed", [0, 3, 9, 10, 12])
+def test_a_step_takes_what_is_computed_and_what_is_waited_for(seed, strategy):
+    problem = linked(random_problem(seed), strategy, seed)
+    planner = StrategyPlanner(problem, strategy)
+    for budget in budgets(problem, strategy)[:2]:
+        plan = planner.plan(budget)
+        timeline = simulate(plan, problem.costs)
+        computing = sum(problem.costs.kernels[s.op][s.kernel].seconds for s in plan.runs)
+        assert timeline.seconds == pytest.approx(computing + timeline.stalled_seconds) == plan.predicted_seconds
+        ends = {carry.position: carry.end for carry in timeline.carries}
+        stalls = [
+            max(0.0, ends[step.transfer] - timeline.starts[position])
+            for position, step in enumerate(plan.steps)
+            if isinstance(step, Wait)
+        ]
+        assert timeline.stalled_seconds == pytest.approx(sum(stalls), abs=1e-15)
+        for outward in (True, False):
+            same = [c for c in timeline.carries if c.outward is outward]
+            assert sum(c.nbytes for c in same) == (plan.offloaded_bytes if outward else plan.fetched_bytes)
+            for before, after in pairwise(same):
+                assert after.start >= before.end
+            for carry in same:
+                assert carry.start >= timeline.starts[carry.position]

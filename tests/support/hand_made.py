@@ -1,0 +1,118 @@
+"""Graphs of a few operations, written down or drawn, and orders as a cache of bytes sees them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bathyal.layers.graph import Graph, Op, Role, Tensor
+from bathyal.scheduler.costs import CostTable, KernelCost
+from bathyal.scheduler.draft import Draft, draft
+from bathyal.scheduler.kernels import Kernels, least_workspace
+from bathyal.scheduler.link import Link
+from bathyal.scheduler.moves import Order
+from bathyal.scheduler.orders import Placer, Problem
+from bathyal.scheduler.plan import Instance, Plan
+from bathyal.scheduler.recompute import recomputing_order
+from bathyal.scheduler.segments import cheap_segments
+from bathyal.scheduler.state_layout import StateLayout
+from bathyal.scheduler.tensor_cache import Residents
+from bathyal.scheduler.transfers import Timing
+from bathyal.scheduler.verify import verify
+
+PAGE = 4096
+Row = tuple[str, Sequence[int], Sequence[int]]
+"""Kind, inputs and outputs of an operation."""
+
+
+@dataclass(frozen=True)
+class Cached:
+    """An order, and what a cache and a link must know of it."""
+
+    problem: Problem
+    order: list[int]
+    drafted: Draft
+    residents: Residents
+    timed: Timing
+
+    def redrafted(self, moved: Order) -> Draft:
+        """With moves in it."""
+        return draft(self.problem.graph, moved, least_workspace(self.problem.costs, self.problem.kernels))
+
+
+def cached(problem: Problem, order: Sequence[int] | None = None) -> Cached:
+    """An order of a problem with a link; by default the graph's own."""
+    assert problem.costs.link is not None
+    graph, order = problem.graph, [op.id for op in problem.graph.ops] if order is None else list(order)
+    drafted = draft(graph, order, least_workspace(problem.costs, problem.kernels))
+    seconds = [problem.costs.kernels[number][0].seconds for number in order]
+    return Cached(problem, order, drafted, Residents(graph, drafted), Timing(graph, order, seconds, problem.costs.link))
+
+
+def orders(problem: Problem) -> list[list[int]]:
+    """The graph's own order, and all cheap operations repeated step by step, or segment by segment."""
+    steps = cheap_segments(problem.graph)
+    count = len(steps.segments)
+    return [[op.id for op in problem.graph.ops], *(recomputing_order(steps, [once] * count) for once in (False, True))]
+
+
+def hand_made(
+    rows: Sequence[Row], nbytes: Sequence[int], seconds: Sequence[float], link: Link, outputs: Sequence[int] = ()
+) -> Cached:
+    """Operations on tensors of given bytes; what no operation makes is the host's."""
+    made = {t for _, _, makes in rows for t in makes}
+    tensors = tuple(
+        Tensor(n, f"t{n}", (size // 4,), "float32", Role.ACTIVATION if n in made else Role.INPUT, size)
+        for n, size in enumerate(nbytes)
+    )
+    ops = tuple(
+        Op(n, kind, f"op{n}", tuple(reads), tuple(makes), forward_op=n) for n, (kind, reads, makes) in enumerate(rows)
+    )
+    costs = CostTable(tuple((KernelCost("only", 0, s),) for s in seconds), link)
+    graph = Graph("by hand", tensors, ops, tuple(outputs), len(ops))
+    return cached(Problem(graph, costs, Kernels.FIXED, StateLayout({}, 0)))
+
+
+def drawn(seed: int, operations: int) -> Cached:
+    """Operations at random, some in place; sizes from less than a page to some pages."""
+    rng = random.Random(seed)
+    rows: list[Row] = []
+    nbytes = [rng.choice((64, PAGE, 5 * PAGE // 4))]
+    for _ in range(operations):
+        source = max(0, len(nbytes) - 1 - int(rng.expovariate(0.4)))
+        if rng.random() < 0.3:
+            rows.append(("relu", (source,), (len(nbytes),)))
+            nbytes.append(nbytes[source])
+        else:
+            others = {rng.randrange(len(nbytes)) for _ in range(rng.randrange(3))}
+            rows.append(("concat", tuple(sorted({source, *others})), (len(nbytes),)))
+            nbytes.append(rng.choice((64, 1024, PAGE, PAGE + 64, 2 * PAGE, 3 * PAGE - 128)))
+    outputs = rng.sample(range(1, len(nbytes)), rng.randrange(3))
+    seconds = [rng.choice((0.5, 1.0, 2.0)) for _ in rows]
+    return hand_made(rows, nbytes, seconds, Link(*(PAGE * rng.choice((0.5, 1, 4)) for _ in range(2))), outputs)
+
+
+def planned(case: Cached, moved: Order) -> Plan:
+    """The plan of an order with moves, verified."""
+    problem = case.problem
+    placer = Placer(problem, whole_step=False)
+    placed = placer.placed(moved)
+    drafted, copies = placed.draft, placed.draft.copies
+    plan = Plan(
+        strategy="by hand",
+        graph=problem.graph.fingerprint(),
+        steps=tuple(drafted.steps),
+        instances=tuple(map(Instance, drafted.tensor, drafted.birth, drafted.death, drafted.nbytes, placed.addresses)),
+        copies=tuple(map(Instance, copies.tensor, copies.birth, copies.death, copies.nbytes, placed.outside)),
+        outside_bytes=placed.outside_end,
+        peak_bytes=placed.end,
+        live_peak_bytes=int(drafted.live_bytes().max()),
+        budget_bytes=placed.end,
+        min_budget_bytes=placed.end,
+        predicted_seconds=placer.seconds(drafted),
+        lower_bound_seconds=0.0,
+        chain_bound_seconds=0.0,
+    )
+    verify(plan, problem.graph, problem.costs, problem.state)
+    return plan
