@@ -3,11 +3,13 @@
 `offload` runs every operation once, in the graph's order. `superneurons` drops outputs of cheap operations too and computes
 them again: cost-aware, or always speed- or memory-centric. Whatever still does not fit is moved out. In the cost-aware
 mode a segment is recomputed at once where what lives meanwhile stays within the budget; at the smallest budget that is
-the paper's max lᵢ. `stream` does all that too, and leaves part of the state outside the arena: what stays is the state of
-the first blocks, parameters before momentum, which would move most.
+the paper's max lᵢ. `stream` does all that too, follows the optimal chain plans of budgets around its own, and leaves part
+of the state outside the arena: what stays is the state of the first blocks, parameters before momentum, which would move
+most.
 
 Segments are dropped from the first on: all of them, or as many as a few fractions try; of the state a few fractions stay.
-Each candidate is played on the link, with the kernels of least workspace and, where kernels follow the free bytes, with fast ones; taken is the fastest.
+Each order is played on the link; the best few are played with every layout of the state, cache and choice of kernels,
+those of least workspace and, where kernels follow the free bytes, fast ones. Taken is the fastest.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 """
@@ -15,6 +17,7 @@ Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +25,7 @@ from functools import cached_property
 from ..layers.graph import STATE, Phase, Role
 from ..layers.kinds import KINDS
 from ..memory.errors import ConfigError
+from .chain_orders import ChainOrders
 from .draft import Draft
 from .kernels import Choice, Kernels, fastest_within
 from .orders import Placed, Placer
@@ -44,8 +48,12 @@ MODES = {
 }
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the segments that are tried to be dropped."""
+ROOMS = (0.7, 1.0, 1.5, 2.5)
+"""Chain plans that are tried: for so many times what is beside the state."""
+KEPT = 2
+"""Orders that are played in all ways, the fastest when played in one."""
 MANY = 4000
-"""Operations above which only all or none are tried: seconds a candidate."""
+"""Operations above which only all or none are tried, and one order is kept: seconds a play."""
 WORKSPACE_SHARE = 8
 """The workspace of a fast kernel takes at most this part of what is beside the state."""
 STREAMED_BYTES = 64 * 2**10
@@ -81,12 +89,13 @@ class OffloadOrders:
     Args:
         placer: of the graph.
         strategy: `offload` or one of `MODES`.
+        chain: gives the chain plans that are tried.
 
     Raises:
         ConfigError: the cost table has no link.
     """
 
-    def __init__(self, placer: Placer, strategy: Strategy) -> None:
+    def __init__(self, placer: Placer, strategy: Strategy, chain: ChainOrders | None = None) -> None:
         problem = placer.problem
         link = problem.costs.link
         if link is None:
@@ -102,6 +111,8 @@ class OffloadOrders:
         self._mode = MODES.get(strategy.name) if training else None
         self._evictions = list(Eviction) if strategy.eviction is None else [Eviction(strategy.eviction)]
         self._own_order = [op.id for op in problem.graph.ops]
+        self._chain = chain
+        self._many = len(problem.graph.ops) > MANY
 
     @cached_property
     def _segments(self) -> Segmented[int]:
@@ -124,18 +135,57 @@ class OffloadOrders:
 
     def fastest(self, budget_bytes: int) -> Placed | None:
         """The fastest for the budget that is found; None where none fits."""
-        best, least = None, float("inf")
-        for candidate in self._candidates(budget_bytes):
-            for eviction in self._evictions:
-                placed = self._placed(candidate, eviction, budget_bytes)
-                if placed is None:
-                    logger.info("%s: %s does not fit", self._strategy, candidate.name)
-                    continue
-                seconds = self._placer.seconds(placed.draft)
-                logger.info("%s: %s, %s takes %.4g s", self._strategy, candidate.name, eviction.value, seconds)
-                if seconds < least:
-                    best, least = placed, seconds
+        layouts = self._layouts(budget_bytes)
+        played = []
+        for number, (name, order) in enumerate(self._orders(budget_bytes)):
+            candidate = self._candidate(name, order, self._placer.choose, layouts[len(layouts) // 3])
+            seconds, placed = self._tried(candidate, self._evictions[0], budget_bytes)
+            if placed is not None:
+                played.append((seconds, number, candidate, placed))
+        played.sort(key=lambda entry: entry[:2])
+        if not played:
+            return None
+        least, _, first, best = played[0]
+        for _, _, kept, _ in played[: 1 if self._many else KEPT]:
+            for choose in self._choices(budget_bytes):
+                for state in layouts:
+                    candidate = self._candidate(kept.name, kept.order, choose, state)
+                    for eviction in self._evictions:
+                        if (candidate.choose, state, eviction) == (first.choose, first.state, self._evictions[0]):
+                            continue
+                        seconds, placed = self._tried(candidate, eviction, budget_bytes)
+                        if placed is not None and seconds < least:
+                            best, least = placed, seconds
         return best
+
+    def _tried(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> tuple[float, Placed | None]:
+        placed = self._placed(candidate, eviction, budget_bytes)
+        seconds = math.inf if placed is None else self._placer.seconds(placed.draft)
+        words = "does not fit" if placed is None else f"takes {seconds:.4g} s"
+        state = candidate.state.nbytes
+        logger.info("%s: %s, %d bytes of state, %s %s", self._strategy, candidate.name, state, eviction.value, words)
+        return seconds, placed
+
+    def _choices(self, budget_bytes: int) -> list[Choice]:
+        problem = self._placer.problem
+        if problem.kernels is not Kernels.FIT:
+            return [self._placer.choose]
+        room = budget_bytes - self._smallest_state.nbytes
+        return [self._placer.choose, fastest_within(problem.costs, room // WORKSPACE_SHARE)]
+
+    def _orders(self, budget_bytes: int) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "nothing repeated", self._own_order
+        if self._mode is not None:
+            count = len(self._segments.segments)
+            shares = FRACTIONS[-1:] if self._many else FRACTIONS[1:]
+            for dropped in sorted({round(count * share) for share in shares} - {0}):
+                yield f"{dropped} segments dropped", self._recomputing(dropped, self._mode, budget_bytes)
+        if self._chain is not None:
+            for times in (1.0,) if self._many else ROOMS:
+                room = int(times * (budget_bytes - self._smallest_state.nbytes))
+                order = self._chain.order_within(room)
+                if order is not None and len(order) > len(self._own_order):
+                    yield f"chain for {room} bytes", order
 
     def _first(self, state: StateLayout) -> int:
         """The first address above the state that may move."""
@@ -163,29 +213,6 @@ class OffloadOrders:
         ]
         return self._placer.at(order, drafted, addresses, state, settled=True)
 
-    def _candidates(self, budget_bytes: int) -> Iterator[_Candidate]:
-        problem = self._placer.problem
-        choices = {"least workspace": self._placer.choose}
-        if problem.kernels is Kernels.FIT:
-            room = budget_bytes - self._smallest_state.nbytes
-            choices["fast kernels"] = fastest_within(problem.costs, room // WORKSPACE_SHARE)
-        counts = [0]
-        if self._mode is not None:
-            count = len(self._segments.segments)
-            counts = sorted({round(count * share) for share in self._shares})
-        for count in counts:
-            order = self._own_order
-            if count and self._mode is not None:
-                order = self._recomputing(count, self._mode, budget_bytes)
-            for state in self._layouts(budget_bytes):
-                for words, choose in choices.items():
-                    name = f"{count} segments dropped, {state.nbytes} bytes of state in the arena, {words}"
-                    yield self._candidate(name, order, choose, state)
-
-    @property
-    def _shares(self) -> Sequence[float]:
-        return (0.0, 1.0) if len(self._placer.problem.graph.ops) > MANY else FRACTIONS
-
     def _layouts(self, budget_bytes: int) -> list[StateLayout]:
         """Where the state may lie: as it must, or with several shares of what else is free taken by what stays."""
         if not self._streams:
@@ -194,7 +221,7 @@ class OffloadOrders:
         spare = (
             budget_bytes - self._candidate("", self._own_order, self._placer.choose, smallest).residents.least_bytes()
         )
-        shares = (0.0, 0.5) if len(self._placer.problem.graph.ops) > MANY else FRACTIONS[:-1]
+        shares = (0.0, 0.5) if self._many else FRACTIONS[:-1]
         found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in shares)}
         return list(found.values())
 
