@@ -59,7 +59,8 @@ MANY = 4000
 WORKSPACE_SHARE = 8
 """The workspace of a fast kernel takes at most this part of what is beside the state."""
 STREAMED_BYTES = 64 * 2**10
-"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own."""
+"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own. Only
+the plan of least memory lets those leave that fill a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +126,20 @@ class OffloadOrders:
 
     @cached_property
     def _smallest_state(self) -> StateLayout:
+        """With all large tensors outside that may be there."""
         return self._with_resident(0) if self._streams else self._placer.problem.state
+
+    @cached_property
+    def _least_state(self) -> StateLayout:
+        """With all tensors outside that may be there at all."""
+        return self._with_resident(0, PAGE) if self._streams else self._placer.problem.state
 
     def smallest(self) -> Placed:
         """The plan of least memory."""
         orders = [self._own_order]
         if self._mode is not None:
             orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
-        candidates = [self._candidate("smallest", o, self._placer.choose, self._smallest_state) for o in orders]
+        candidates = [self._candidate("least memory", o, self._placer.choose, self._least_state) for o in orders]
         least = min(candidates, key=lambda candidate: candidate.residents.least_bytes())
         end = self._first(least.state) + least.residents.least_bytes()
         found = [placed for e in self._evictions if (placed := self._placed(least, e, end)) is not None]
@@ -231,18 +238,18 @@ class OffloadOrders:
         """Where the state may lie: as it must, or with several shares of what else is free taken by what stays."""
         if not self._streams:
             return [self._placer.problem.state]
-        smallest = self._smallest_state
-        spare = (
-            budget_bytes - self._candidate("", self._own_order, self._placer.choose, smallest).residents.least_bytes()
-        )
+        smallest = self._candidate("", self._own_order, self._placer.choose, self._smallest_state)
+        spare = budget_bytes - self._first(smallest.state) - smallest.residents.least_bytes()
+        if spare < 0:
+            return [self._least_state]
         shares = (0.0, 0.5) if self._many else FRACTIONS[:-1]
         found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in shares)}
         return list(found.values())
 
-    def _with_resident(self, nbytes: int) -> StateLayout:
+    def _with_resident(self, nbytes: int, large_bytes: int = STREAMED_BYTES) -> StateLayout:
         """The layout in which at most so many bytes of large tensors of the state stay in the arena."""
         graph = self._placer.problem.graph
-        large = [t for t in in_order_of_blocks(graph) if t.nbytes >= STREAMED_BYTES]
+        large = [t for t in in_order_of_blocks(graph) if t.nbytes >= large_bytes]
         outside: set[int] = set()
         for tensor in sorted(large, key=lambda t: t.role is not Role.PARAMETER):
             nbytes -= tensor.nbytes
