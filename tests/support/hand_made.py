@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bathyal.layers.graph import Graph, Op, Role, Tensor
+from bathyal.layers.graph import Graph, Op, Phase, Role, Tensor
 from bathyal.scheduler.costs import CostTable, KernelCost
 from bathyal.scheduler.draft import Draft, draft
 from bathyal.scheduler.kernels import Kernels, least_workspace
@@ -58,16 +58,35 @@ def orders(problem: Problem) -> list[list[int]]:
 
 
 def hand_made(
-    rows: Sequence[Row], nbytes: Sequence[int], seconds: Sequence[float], link: Link, outputs: Sequence[int] = ()
+    rows: Sequence[Row],
+    nbytes: Sequence[int],
+    seconds: Sequence[float],
+    link: Link,
+    outputs: Sequence[int] = (),
+    backward: int | None = None,
+    labels: int | None = None,
 ) -> Cached:
-    """Operations on tensors of given bytes; what no operation makes is the host's."""
-    made = {t for _, _, makes in rows for t in makes}
+    """Operations on tensors of given bytes; what no operation makes is the host's.
+
+    Args:
+        rows: operations.
+        nbytes: of each tensor.
+        seconds: of each operation.
+        link: to the memory outside.
+        outputs: tensors that must be there at the end.
+        backward: the first operation of the backward pass, where there is one.
+        labels: the tensor of the labels, where there is one.
+    """
+    made, first = {t for _, _, makes in rows for t in makes}, {labels: Role.LABEL}
     tensors = tuple(
-        Tensor(n, f"t{n}", (size // 4,), "float32", Role.ACTIVATION if n in made else Role.INPUT, size)
+        Tensor(n, f"t{n}", (size // 4,), "float32", Role.ACTIVATION if n in made else first.get(n, Role.INPUT), size)
         for n, size in enumerate(nbytes)
     )
+    turn = len(rows) if backward is None else backward
+    phases = [Phase.FORWARD if n < turn else Phase.BACKWARD for n in range(len(rows))]
     ops = tuple(
-        Op(n, kind, f"op{n}", tuple(reads), tuple(makes), forward_op=n) for n, (kind, reads, makes) in enumerate(rows)
+        Op(n, kind, f"op{n}", tuple(reads), tuple(makes), phase=phases[n], forward_op=n)
+        for n, (kind, reads, makes) in enumerate(rows)
     )
     costs = CostTable(tuple((KernelCost("only", 0, s),) for s in seconds), link)
     graph = Graph("by hand", tensors, ops, tuple(outputs), len(ops))
