@@ -20,8 +20,8 @@ from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.chain import background_bytes, chain_model
 from bathyal.scheduler.kernels import Kernels, least_workspace
-from bathyal.scheduler.placement import lay_out_state
 from bathyal.scheduler.planner import Problem, StrategyPlanner
+from bathyal.scheduler.state_layout import lay_out_state
 
 SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)
 STRATEGIES = ("keep", "liveness", "chain", "sequential", "revolve")

@@ -1,11 +1,12 @@
 """What planning takes: seconds, memory and the gap to the bound, for chains of many blocks and for every bundled network.
 
-Run: .venv/bin/python benchmarks/planning.py [--quick] [--json]
+Run: .venv/bin/python benchmarks/planning.py [--quick] [--json] [--case resnet2500@0.05 [--floor]]
 
 Chains are those of bottleneck networks. The first gap is to the bound on all plans of the chain's options, the second to
 the bound on every plan that moves nothing out, whatever it runs when. Networks are planned whole on the backend `null`: graph, chain, instances, addresses
 and verification, at the state and shares of what the forward pass holds at its end. Each case runs in a process of its
-own, so that peak memory is its own.
+own, so that peak memory is its own. `--floor` adds to one case of a network the gap to the exact program with sizes
+rounded down, in at least 500 units: no plan that keeps what it stores until its use is faster; half a minute.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.chain import background_bytes, chain_model
 from bathyal.scheduler.chain_bound import chain_bound_seconds
-from bathyal.scheduler.chain_dp import Block, Chain, Option, minimum_budget, solve
+from bathyal.scheduler.chain_dp import Block, Chain, Option, default_slots, minimum_budget, solve
 from bathyal.scheduler.kernels import Kernels, least_workspace
 from bathyal.scheduler.planner import Problem, make_plan
 from bathyal.scheduler.state_layout import lay_out_state
@@ -40,11 +41,18 @@ def main() -> int:
     asked = argparse.ArgumentParser(description="What planning takes.")
     asked.add_argument("--quick", action="store_true", help="one chain and one network: does it run?")
     asked.add_argument("--json", action="store_true", help="print one JSON object per line")
-    asked.add_argument("--case", default=None, help=argparse.SUPPRESS)
+    asked.add_argument(
+        "--case", default=None, help="one case alone, as JSON: a network or a number of blocks @ a share"
+    )
+    asked.add_argument(
+        "--floor", action="store_true", help="with --case: the gap to all plans that keep what they store"
+    )
     options = asked.parse_args()
     if options.case:
         name, share = options.case.split("@")
-        document = chain_case(int(name), float(share)) if name.isdigit() else network_case(name, float(share))
+        document = (
+            chain_case(int(name), float(share)) if name.isdigit() else network_case(name, float(share), options.floor)
+        )
         print(json.dumps({**document, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
         return 0
     names = [str(CHAINS[0]), "resnet18"] if options.quick else [*map(str, CHAINS), *MODELS]
@@ -117,7 +125,7 @@ def chain_case(count: int, share: float) -> dict[str, Any]:
     }
 
 
-def network_case(name: str, share: float) -> dict[str, Any]:
+def network_case(name: str, share: float, floor: bool = False) -> dict[str, Any]:
     """Plan a network, from its layers to verified addresses."""
     entry, backend = MODELS[name], NullBackend()
     batch = 1 if name in ("resnet1001", "resnet2500") else 8
@@ -129,7 +137,8 @@ def network_case(name: str, share: float) -> dict[str, Any]:
     held = background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
     held += sum(block.options[0].saved_bytes for block in chain.blocks)
     budget = problem.state.nbytes + int(share * held)
-    del graph, costs, problem, chain  # the collector of garbage would walk over them while time is taken
+    beside = background_bytes(graph)
+    del graph, costs, problem  # the collector of garbage would walk over them while time is taken
     begin = time.perf_counter()
     graph = lower(training_graph(forward_graph(build_model(name), shape), SGD(0.1, momentum=0.9)), backend)
     problem = Problem(graph, estimate(graph, backend), Kernels.FIXED, lay_out_state(graph))
@@ -139,7 +148,10 @@ def network_case(name: str, share: float) -> dict[str, Any]:
         return {"feasible": False, "budget": budget, "least": error.least_bytes}
     seconds = time.perf_counter() - begin
     once = sum(problem.costs.fastest_seconds(op.id) for op in graph.ops)
+    slots = max(default_slots(chain), 500)
+    lowest = solve(chain, budget - beside, slots, rounding="down") if floor else None
     return {
+        **({"gap_of_persistent": plan.predicted_seconds / lowest.seconds - 1} if lowest else {}),
         "feasible": True,
         "budget": budget,
         "seconds": seconds,

@@ -35,7 +35,7 @@ from ..scheduler.kernels import Kernels
 from ..scheduler.link import parse_link
 from ..scheduler.plan import Plan
 from ..scheduler.planner import Problem, make_plan
-from ..scheduler.state_layout import StateLayout, lay_out_state
+from ..scheduler.state_layout import StateLayout, lay_out_state, planned_layout
 from ..scheduler.verify import verify
 from .backends.backend import Backend
 from .executor import Executor
@@ -233,7 +233,12 @@ class Session:
     @property
     def state_layout(self) -> StateLayout:
         """Where the state lies, the same for all programs: as the training step of a full batch has it."""
-        return lay_out_state(self.training.graph)
+        return planned_layout(self.training.plan, self.training.graph)
+
+    @property
+    def tier(self) -> Tier | None:
+        """The place outside the arena; None where nothing is there."""
+        return self._spill.tier(0)
 
     def program(self, mode: Mode, batch: int) -> tuple[Planned, Executor]:
         """The plan and the bound executor of `mode` for `batch` images.
@@ -245,7 +250,7 @@ class Session:
         if key not in self._programs:
             planned = self._plan(mode, batch)
             self.device.arena.commit(planned.plan.peak_bytes)
-            tier = self._spill.open_tier(planned.plan.outside_bytes)
+            tier = self._spill.tier(planned.plan.outside_bytes)
             executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
             executor.bind()
             self._programs[key] = (planned, executor)
@@ -274,9 +279,10 @@ class Session:
             costs = estimate(graph, self.backend)
         layout = lay_out_state(graph) if training_batch else self.state_layout
         saved = self.saved_plan
-        if mode is Mode.TRAINING and (self.settings.spills or (saved is not None and saved.plan.outside_bytes)):
+        spills = self.settings.spills or (saved is not None and saved.plan.outside_bytes)
+        if spills and (mode is Mode.TRAINING or layout.outside):
             costs = replace(costs, link=self._spill.link(device.arena))
-        return Problem(graph, costs, Kernels(self.settings.kernels), layout)
+        return Problem(graph, costs, Kernels(self.settings.kernels), layout, fixed_state=not training_batch)
 
     def _plan(self, mode: Mode, batch: int) -> Planned:
         problem = self._problem(mode, batch)
@@ -294,7 +300,7 @@ class Session:
         if saved is None or self._plan_file is None:
             return None
         require_match(self._plan_file, saved, problem.graph, problem.costs, here, self.device.arena.nbytes)
-        verify(saved.plan, problem.graph, problem.costs, problem.state)
+        verify(saved.plan, problem.graph, problem.costs, planned_layout(saved.plan, problem.graph))
         known = self.known_kernels.get(kernel_key(Mode.TRAINING, self.settings.input_shape[0]))
         if known is not None and known != saved.kernels:
             logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")

@@ -1,4 +1,4 @@
-"""Where what leaves the arena goes, and how fast: a file in the spill folder for each program of a session.
+"""Where what leaves the arena goes, and how fast: one file in the spill folder for all programs of a session.
 
 The rates are measured once per disk and kept like the kernels' seconds; they are those of either direction alone: in a
 step what leaves does so in the forward pass and comes back in the backward pass. Not checked: whether the disk is as
@@ -30,7 +30,7 @@ LEAST_BYTES = 2 * TIER_ALIGNMENT
 
 
 class Spill:
-    """The places outside the arena of one session.
+    """The place outside the arena of one session.
 
     Args:
         settings: folder, size and rates, where the user gives them.
@@ -42,7 +42,7 @@ class Spill:
         self._settings = settings
         self._cache = cache
         self._make_tier = make_tier or self._disk_tier
-        self._tiers: list[Tier] = []
+        self._tier: Tier | None = None
         self._link: Link | None = None
 
     def link(self, arena: Arena) -> Link:
@@ -62,26 +62,22 @@ class Spill:
             self._link = _measured_link(self._folder(), self._limit(), arena, self._cache)
         return self._link
 
-    def open_tier(self, nbytes: int) -> Tier | None:
-        """A place for what one program moves out; None where it moves nothing. Errors as for `link`.
-
-        Programs run one after the other and leave nothing outside between their steps: they share places.
-        """
-        if not nbytes:
-            return None
-        for tier in self._tiers:
-            if tier.nbytes >= nbytes:
-                return tier
-        self._tiers.append(self._make_tier(nbytes))
-        return self._tiers[-1]
+    def tier(self, nbytes: int) -> Tier | None:
+        """The place for what leaves, with room for so much; None where nothing does. Errors as for `link`."""
+        if self._tier is None and nbytes:
+            self._tier = self._make_tier(nbytes)
+        elif self._tier is not None:
+            self._tier.grow(nbytes)
+        return self._tier
 
     def close(self) -> None:
-        """Give all places back; what moves bytes has ended before."""
-        while self._tiers:
-            self._tiers.pop().close()
+        """Give the place back; what moves bytes has ended before."""
+        if self._tier is not None:
+            self._tier.close()
+            self._tier = None
 
     def _disk_tier(self, nbytes: int) -> Tier:
-        return DiskTier(self._folder(), nbytes, limit=self._limit(), name=f"disk {len(self._tiers)}")
+        return DiskTier(self._folder(), nbytes, limit=self._limit())
 
     def _folder(self) -> Path:
         given = self._settings.spill_dir
@@ -91,9 +87,8 @@ class Spill:
         return Path(given)
 
     def _limit(self) -> int | None:
-        """What may still be taken; None for no limit."""
         given = self._settings.spill_size
-        return None if given is None else parse_size(given, "spill_size") - sum(tier.nbytes for tier in self._tiers)
+        return None if given is None else parse_size(given, "spill_size")
 
 
 def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, cache: Path | None) -> Link:

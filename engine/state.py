@@ -1,7 +1,8 @@
-"""Parameters, running statistics and momentum in the arena: their first values, reading, writing, and their digest.
+"""Parameters, running statistics and momentum: their first values, reading, writing, and their digest.
 
-Tensors are named, read and written whole, also those that the arena holds in slabs. In pieces, one slab at a time
-passes through ordinary memory, and otherwise one tensor, so that a network larger than that can be filled and saved.
+They lie in the arena or in the tier, as the layout says. Tensors are named, read and written whole, also those that are
+held in slabs. In pieces, one slab at a time passes through ordinary memory, and otherwise one tensor, so that a network
+larger than that can be filled and saved.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..layers.graph import STATE, Graph, Role, Tensor, TensorSpec
 from ..layers.initializers import initialize_rows
 from ..memory.device import Device
 from ..memory.errors import DataError
+from ..memory.tiers import Tier
 from ..scheduler.state_layout import StateLayout
 from .backends.backend import Backend
 
@@ -31,7 +33,9 @@ class State:
         tensors: by name; one for all slabs of a large parameter, with the name and the shape of the whole.
     """
 
-    def __init__(self, graph: Graph, layout: StateLayout, backend: Backend, device: Device) -> None:
+    def __init__(
+        self, graph: Graph, layout: StateLayout, backend: Backend, device: Device, tier: Tier | None = None
+    ) -> None:
         self._parts: dict[str, list[Tensor]] = {}
         for tensor in graph.with_role(*STATE):
             self._parts.setdefault(tensor.part.whole if tensor.part else tensor.name, []).append(tensor)
@@ -41,6 +45,7 @@ class State:
         self._layout = layout
         self._backend = backend
         self._device = device
+        self._tier = tier
 
     def initialize(self, seed: int) -> None:
         """Give every tensor its first value; momentum starts at 0."""
@@ -85,8 +90,7 @@ class State:
             if values.shape != part.shape:
                 raise DataError(part.name, f"values of shape {part.shape}", f"shape {values.shape}")
             content = self._backend.encode(part, np.ascontiguousarray(values, part.dtype))
-            self._device.upload(self._device.inward, self._layout.addresses[part.name], content)
-            self._device.inward.synchronize()
+            self._put(part, content)
 
     def read(self, name: str) -> Array:
         """A copy of one tensor's plain values; raises DataError when there is no such tensor."""
@@ -100,10 +104,25 @@ class State:
             DataError: no such tensor.
         """
         for part in self._of(name):
-            content = np.empty(part.nbytes, np.uint8)
+            yield self._backend.decode(part, self._get(part))
+
+    def _put(self, part: Tensor, content: npt.NDArray[np.uint8]) -> None:
+        if part.name in self._layout.outside:
+            assert self._tier is not None, "what is outside has a tier"
+            self._tier.write(self._layout.outside[part.name], content.reshape(-1).view(np.uint8))
+        else:
+            self._device.upload(self._device.inward, self._layout.addresses[part.name], content)
+            self._device.inward.synchronize()
+
+    def _get(self, part: Tensor) -> npt.NDArray[np.uint8]:
+        content = np.empty(part.nbytes, np.uint8)
+        if part.name in self._layout.outside:
+            assert self._tier is not None, "what is outside has a tier"
+            self._tier.read(self._layout.outside[part.name], content)
+        else:
             self._device.download(self._device.out, self._layout.addresses[part.name], content)
             self._device.out.synchronize()
-            yield self._backend.decode(part, content)
+        return content
 
     def names(self, *roles: Role) -> Iterator[str]:
         """Names of the tensors of the given roles; of all without."""

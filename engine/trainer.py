@@ -215,7 +215,7 @@ class Trainer:
             raise ConfigError("trainer", "weights from first to last step", self._lost, hint)
         if self._state is None:
             planned, session = self._session.training, self._session
-            self._state = State(planned.graph, session.state_layout, session.backend, session.device)
+            self._state = State(planned.graph, session.state_layout, session.backend, session.device, session.tier)
             self._state.initialize(self.settings.seed)
         return self._state
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from .errors import BudgetError
 from .file_lane import FileLane
 from .sizes import format_size_exact
-from .spill_file import create_spill_file
+from .spill_file import allocate, create_spill_file, free_bytes, io_error
 from .spill_folder import check_spill_folder
 from .tiers import check_range, padded
 
@@ -53,26 +53,40 @@ class DiskTier:
             ConfigError: the folder is missing, cannot be written, or lies in memory.
             DeviceError: the disk failed.
         """
-        where = f"tier {name!r} in {folder}"
-        if nbytes <= 0:
-            raise BudgetError(where, "at least one byte", f"{nbytes} bytes")
-        if limit is not None and padded(nbytes) > limit:
-            raise BudgetError(
-                where,
-                f"at most {format_size_exact(limit)} (--spill-size)",
-                f"a plan that needs {format_size_exact(padded(nbytes))}",
-                "Give a larger --spill-size, or more memory.",
-            )
-        check_spill_folder(folder)
         self.name = name
-        self.nbytes = nbytes
         self.folder = folder
+        self._limit = limit
+        self._check(nbytes)
+        check_spill_folder(folder)
+        self.nbytes = nbytes
         self._file = create_spill_file(folder, nbytes, try_direct=try_direct)
         self.direct = self._file.direct
         self._out = FileLane(self._file, f"{name}-out")
         self._inward = FileLane(self._file, f"{name}-inward")
         self.staging_bytes = self._out.staging_bytes + self._inward.staging_bytes
         self._closed = False
+
+    def _check(self, nbytes: int) -> None:
+        where = f"tier {self.name!r} in {self.folder}"
+        if nbytes <= 0:
+            raise BudgetError(where, "at least one byte", f"{nbytes} bytes")
+        if self._limit is not None and padded(nbytes) > self._limit:
+            raise BudgetError(
+                where,
+                f"at most {format_size_exact(self._limit)} (--spill-size)",
+                f"a plan that needs {format_size_exact(padded(nbytes))}",
+                "Give a larger --spill-size, or more memory.",
+            )
+
+    def grow(self, nbytes: int) -> None:
+        """Hold at least `nbytes`; raises as the constructor does."""
+        if nbytes > self.nbytes:
+            self._check(nbytes)
+            try:
+                allocate(self._file.descriptor, self._file.where, nbytes, free_bytes(self.folder))
+            except OSError as error:
+                raise io_error(error, self._file.where, f"{padded(nbytes)} bytes to be allocated") from error
+            self.nbytes = nbytes
 
     def write(self, address: int, source: npt.NDArray[np.uint8]) -> None:
         """Copy `source` to the bytes from `address`.

@@ -55,14 +55,28 @@ class HostTier:
         self.name = name
         self.nbytes = nbytes
         self.link = link
-        self._memory = Arena(nbytes, f"tier {name!r}")
-        try:
-            self._memory.commit(free=free)
-        except BaseException:
-            self._memory.close()
-            raise
+        self._free = free
+        self._memory = self._taken(nbytes)
         self._out = threading.Lock()
         self._inward = threading.Lock()
+
+    def _taken(self, nbytes: int) -> Arena:
+        memory = Arena(nbytes, f"tier {self.name!r}")
+        try:
+            memory.commit(free=self._free)
+        except BaseException:
+            memory.close()
+            raise
+        return memory
+
+    def grow(self, nbytes: int) -> None:
+        """Hold at least `nbytes`; raises BudgetError where old and new do not fit beside each other."""
+        if nbytes > self.nbytes:
+            with self._out, self._inward:
+                larger = self._taken(nbytes)
+                larger.memory[: self.nbytes] = self._memory.memory
+                self._memory.close()
+                self._memory, self.nbytes = larger, nbytes
 
     def write(self, address: int, source: npt.NDArray[np.uint8]) -> None:
         """Copy `source` to the bytes from `address`; raises PlanError outside, or once closed."""

@@ -64,28 +64,52 @@ def create_spill_file(folder: Path, nbytes: int, *, try_direct: bool = True) -> 
     if not hasattr(os, "posix_fallocate"):
         raise DeviceError(where, "a system with posix_fallocate", "one without", "Linux has it.")
     try:
-        vfs = os.statvfs(folder)
-        found = (vfs.f_bavail if os.geteuid() else vfs.f_bfree) * vfs.f_frsize
+        found = free_bytes(folder)
         descriptor = _open_nameless(folder)
     except OSError as error:
         raise io_error(error, where, "a folder that takes a new file") from error
     try:
-        os.posix_fallocate(descriptor, 0, padded(nbytes))
+        allocate(descriptor, where, nbytes, found)
         direct = try_direct and _can_bypass_cache(descriptor)
     except BaseException as error:
         os.close(descriptor)
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise BudgetError(
-                where,
-                f"room for {format_size_exact(padded(nbytes))}",
-                f"{format_size_exact(found)} free ({os.strerror(error.errno)})",
-                "Free some room, give a smaller --spill-size, or name another disk with --spill-dir.",
-            ) from error
         if isinstance(error, OSError):
             raise io_error(error, where, f"{padded(nbytes)} bytes to be allocated") from error
         raise
     logger.debug("%s: %d bytes, %s", where, padded(nbytes), "direct" if direct else "through the page cache")
     return SpillFile(descriptor, where, direct)
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that a file in `folder` can still take; raises OSError."""
+    vfs = os.statvfs(folder)
+    return (vfs.f_bavail if os.geteuid() else vfs.f_bfree) * vfs.f_frsize
+
+
+def allocate(descriptor: int, where: str, nbytes: int, found: int) -> None:
+    """Give a file blocks for `nbytes`, rounded up to 4096.
+
+    Args:
+        descriptor: of the file.
+        where: for errors.
+        nbytes: how many bytes.
+        found: how many are free, for errors.
+
+    Raises:
+        BudgetError: there are fewer.
+        OSError: the disk failed.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, padded(nbytes))
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise BudgetError(
+            where,
+            f"room for {format_size_exact(padded(nbytes))}",
+            f"{format_size_exact(found)} free ({os.strerror(error.errno)})",
+            "Free some room, give a smaller --spill-size, or name another disk with --spill-dir.",
+        ) from error
 
 
 def io_error(error: OSError, where: str, expected: str) -> BathyalError:

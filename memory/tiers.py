@@ -49,6 +49,13 @@ class Tier(Protocol):
             DeviceError: the bytes could not be moved; `target` is then undefined.
         """
 
+    def grow(self, nbytes: int) -> None:
+        """Hold at least `nbytes` from now on; what is there stays. Nothing may be under way.
+
+        Raises:
+            BudgetError: there is no room for so many.
+        """
+
     def close(self) -> None:
         """Wait for transfers under way and give the bytes back; closing twice is allowed."""
 

@@ -1,4 +1,4 @@
-"""A certified lower bound on the time of a step within a budget, for every plan that keeps its state in the arena.
+"""A certified lower bound on the time of a step within a budget, for every plan of a graph.
 
 Every operation runs once. At the moment when the gradient of the loss is computed, the forward operations that lead to
 it have run, and none of those that depend on it has. Whatever the latter read is in memory then, or is made again
@@ -48,7 +48,9 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
     room = budget_bytes
     for tensor in graph.tensors:
         fed = tensor.role in FED and tensor.id in wanted
-        if tensor.role in STATE or fed or tensor.id in never_again:
+        # With a link, state may be anywhere at that moment, and nothing says that it moves twice.
+        resident = tensor.role in STATE and costs.link is None
+        if resident or fed or tensor.id in never_again:
             room -= aligned_size(tensor)
     blocks: dict[int, list[int]] = defaultdict(list)
     for number in sorted(before):

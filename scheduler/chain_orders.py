@@ -50,6 +50,13 @@ class ChainOrders:
         order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
         return self._placer.placed(order, choose_kernels(self._model, steps))
 
+    def order_within(self, room_bytes: int) -> list[int] | None:
+        """The fastest order of operations whose activations take at most so much by the chain's count; None without."""
+        solution = Ladder(self._model.chain, room_bytes).solution(room_bytes) if room_bytes > 0 else None
+        if solution is None:
+            return None
+        return without_dead_recomputations(self._graph, expand(self._graph, self._model, solution.steps))
+
     def smallest(self) -> Placed:
         """The plan of least memory."""
         steps = [minimum_plan(self._model.chain)]

@@ -132,16 +132,15 @@ def draft(
 
     def find(t: int, position: int, reader: str) -> None:
         """What is fed, and state, is there without being made: from the start, or brought where its home is outside."""
-        if t not in current:
-            role = graph.tensors[t].role
-            assert role in STATE or role in FED, f"{reader} reads {graph.tensors[t].name} before it is made"
-            current[t] = out.add(t, position if t in outside else 0, size(graph.tensors[t]))
-            if role in STATE and t not in outside:
-                out.death[-1] = last
+        role = graph.tensors[t].role
+        assert role in STATE or role in FED, f"{reader} reads {graph.tensors[t].name} before it is made"
+        current[t] = out.add(t, position if t in outside else 0, size(graph.tensors[t]))
+        if role in STATE and t not in outside:
+            out.death[-1] = last
 
     for position, entry in enumerate(order):
         if isinstance(entry, Move):
-            if entry.what is Transfer.OFFLOAD:
+            if entry.what is Transfer.OFFLOAD and entry.tensor not in current:
                 find(entry.tensor, position, "a transfer")
             steps.append(moving.step(entry, position, size(graph.tensors[entry.tensor])))
             continue
@@ -149,7 +148,8 @@ def draft(
         again = entry in done
         done.add(entry)
         for t in op.inputs:
-            find(t, position, op.name)
+            if t not in current:
+                find(t, position, op.name)
         inputs = tuple(current[t] for t in op.inputs)
         for i in inputs:
             if out.death[i] < position:

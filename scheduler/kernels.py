@@ -47,6 +47,18 @@ def fastest(costs: CostTable) -> Choice:
     return choose
 
 
+def fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
+    """The fastest kernel of each operation that needs at most so much workspace; else the one with the least."""
+
+    def choose(op: int) -> tuple[int, int]:
+        options, smallest = costs.kernels[op], costs.smallest(op)
+        fits = [i for i, k in enumerate(options) if k.workspace_bytes <= workspace_bytes or i == smallest]
+        index = min(fits, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
+        return index, options[index].workspace_bytes
+
+    return choose
+
+
 def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
     """The fastest kernel for what runs once, after the loss; for all that may run again the choice of `otherwise`."""
     fast = fastest(costs)

@@ -3,11 +3,13 @@
 `offload` runs every operation once, in the graph's order. `superneurons` drops outputs of cheap operations too and computes
 them again: cost-aware, or always speed- or memory-centric. Whatever still does not fit is moved out. In the cost-aware
 mode a segment is recomputed at once where what lives meanwhile stays within the budget; at the smallest budget that is
-the paper's max lᵢ. `stream` does all that too, and leaves part of the state outside the arena: what stays is the state of
-the first blocks, parameters before momentum, which would move most.
+the paper's max lᵢ. `stream` does all that too, follows the optimal chain plans of budgets around its own, and leaves part
+of the state outside the arena: what stays is the state of the first blocks, parameters before momentum, which would move
+most.
 
 Segments are dropped from the first on: all of them, or as many as a few fractions try; of the state a few fractions stay.
-Each candidate is played on the link; taken is the fastest that fits when placed, with the kernels that fit beside it.
+Each order is played on the link; the best few are played with every layout of the state, cache and choice of kernels,
+those of least workspace and, where kernels follow the free bytes, fast ones. Taken is the fastest.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 """
@@ -15,23 +17,26 @@ Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..layers.graph import STATE, Phase, Role
+from ..layers.kinds import KINDS
 from ..memory.errors import ConfigError
+from .chain_orders import ChainOrders
 from .draft import Draft
-from .kernels import Choice, Kernels, fastest
-from .moves import Order
-from .orders import ATTEMPTS, Placed, Placer
-from .plan import Run
+from .kernels import Choice, Kernels, fastest_within
+from .orders import Placed, Placer
+from .plan import NO_TENSOR, PAGE, Run, aligned
 from .recompute import Recomputation, Segmented, recomputing_order
+from .residents import Residents
 from .segments import affordable, cheap_segments, first_segments
 from .state_layout import StateLayout, in_order_of_blocks, lay_out_state
 from .strategies import Strategy
-from .tensor_cache import Eviction, Residents, absences
-from .transfers import Timing, with_moves
+from .tensor_cache import Eviction, Timing, play
+from .transfers import with_moves
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +48,14 @@ MODES = {
 }
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the segments that are tried to be dropped."""
+ROOMS = (0.7, 1.0, 1.5, 2.5)
+"""Chain plans that are tried: for so many times what is beside the state."""
+KEPT = 2
+"""Orders that are played in all ways, the fastest when played in one."""
 MANY = 4000
-"""Operations above which only all or none are tried: seconds a candidate."""
-PLACED = 3
-"""Candidates that are placed, the fastest when played."""
+"""Operations above which only all or none are tried, and one order is kept: seconds a play."""
+WORKSPACE_SHARE = 8
+"""The workspace of a fast kernel takes at most this part of what is beside the state."""
 STREAMED_BYTES = 64 * 2**10
 """Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own."""
 
@@ -62,7 +71,6 @@ class _Candidate:
         draft: its instances.
         residents: its uses.
         timed: its seconds.
-        beside_bytes: of the arena that are not among its instances.
         state: where the state lies.
     """
 
@@ -72,7 +80,6 @@ class _Candidate:
     draft: Draft
     residents: Residents
     timed: Timing
-    beside_bytes: int
     state: StateLayout
 
 
@@ -82,12 +89,13 @@ class OffloadOrders:
     Args:
         placer: of the graph.
         strategy: `offload` or one of `MODES`.
+        chain: gives the chain plans that are tried.
 
     Raises:
         ConfigError: the cost table has no link.
     """
 
-    def __init__(self, placer: Placer, strategy: Strategy) -> None:
+    def __init__(self, placer: Placer, strategy: Strategy, chain: ChainOrders | None = None) -> None:
         problem = placer.problem
         link = problem.costs.link
         if link is None:
@@ -103,6 +111,8 @@ class OffloadOrders:
         self._mode = MODES.get(strategy.name) if training else None
         self._evictions = list(Eviction) if strategy.eviction is None else [Eviction(strategy.eviction)]
         self._own_order = [op.id for op in problem.graph.ops]
+        self._chain = chain
+        self._many = len(problem.graph.ops) > MANY
 
     @cached_property
     def _segments(self) -> Segmented[int]:
@@ -117,81 +127,91 @@ class OffloadOrders:
         orders = [self._own_order]
         if self._mode is not None:
             orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
-        found = []
-        for order in orders:
-            candidate = self._candidate("smallest", order, self._placer.choose, self._smallest_state)
-            room = candidate.residents.least_bytes()
-            for eviction in self._evictions:
-                moved = self._moved(candidate, room, eviction)
-                assert moved is not None, "the least room is enough"
-                found.append(self._placer.placed(moved, candidate.choose, candidate.state))
-        return min(found, key=lambda placed: placed.end)
+        candidates = [self._candidate("smallest", o, self._placer.choose, self._smallest_state) for o in orders]
+        least = min(candidates, key=lambda candidate: candidate.residents.least_bytes())
+        end = self._first(least.state) + least.residents.least_bytes()
+        found = [placed for e in self._evictions if (placed := self._placed(least, e, end)) is not None]
+        return min(found, key=lambda placed: (placed.end, self._placer.seconds(placed.draft)))
 
     def fastest(self, budget_bytes: int) -> Placed | None:
-        """The fastest for the budget that is found; None where none fits when placed."""
-        played: list[tuple[float, int, _Candidate, Eviction]] = []
-        for candidate in self._candidates(budget_bytes):
-            for eviction in self._evictions:
-                moved = self._moved(candidate, budget_bytes - candidate.beside_bytes, eviction)
-                if moved is not None:
-                    drafted = self._placer.drafted(moved, candidate.choose, candidate.state)
-                    played.append((self._placer.seconds(drafted), len(played), candidate, eviction))
-                    logger.info("%s: %s, %s would take %.4g s", self._strategy, candidate.name, eviction, played[-1][0])
-        best, least, tried = None, float("inf"), 0
-        for _, _, candidate, eviction in sorted(played, key=lambda entry: entry[:2]):
-            placed = self._fitted(candidate, eviction, budget_bytes)
-            if placed is None:
-                continue
-            seconds = self._placer.seconds(self._placer.finished(placed, budget_bytes).draft)
-            if seconds < least:
-                best, least = placed, seconds
-            tried += 1
-            if tried == PLACED:
-                break
+        """The fastest for the budget that is found; None where none fits."""
+        layouts = self._layouts(budget_bytes)
+        played = []
+        for number, (name, order) in enumerate(self._orders(budget_bytes)):
+            candidate = self._candidate(name, order, self._placer.choose, layouts[len(layouts) // 3])
+            seconds, placed = self._tried(candidate, self._evictions[0], budget_bytes)
+            if placed is not None:
+                played.append((seconds, number, candidate, placed))
+        played.sort(key=lambda entry: entry[:2])
+        if not played:
+            return None
+        least, _, first, best = played[0]
+        for _, _, kept, _ in played[: 1 if self._many else KEPT]:
+            for choose in self._choices(budget_bytes):
+                for state in layouts:
+                    candidate = self._candidate(kept.name, kept.order, choose, state)
+                    for eviction in self._evictions:
+                        if (candidate.choose, state, eviction) == (first.choose, first.state, self._evictions[0]):
+                            continue
+                        seconds, placed = self._tried(candidate, eviction, budget_bytes)
+                        if placed is not None and seconds < least:
+                            best, least = placed, seconds
         return best
 
-    def _fitted(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> Placed | None:
-        """Placed within the budget; with ever less room while placement needs more than what is live."""
-        room = budget_bytes - candidate.beside_bytes
-        for _ in range(ATTEMPTS):
-            moved = self._moved(candidate, room, eviction)
-            if moved is None:
-                break
-            placed = self._placer.placed(moved, candidate.choose, candidate.state)
-            over = placed.end - budget_bytes
-            if over <= 0:
-                return placed
-            logger.info("%s: %s, %s is %d bytes over when placed", self._strategy, candidate.name, eviction.value, over)
-            room -= over
-        return None
+    def _tried(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> tuple[float, Placed | None]:
+        placed = self._placed(candidate, eviction, budget_bytes)
+        seconds = math.inf if placed is None else self._placer.seconds(placed.draft)
+        words = "does not fit" if placed is None else f"takes {seconds:.4g} s"
+        state = candidate.state.nbytes
+        logger.info("%s: %s, %d bytes of state, %s %s", self._strategy, candidate.name, state, eviction.value, words)
+        return seconds, placed
 
-    def _moved(self, candidate: _Candidate, room: int, eviction: Eviction) -> Order | None:
-        away = absences(candidate.residents, room, eviction)
-        if away is None:
-            return None
-        return with_moves(candidate.order, candidate.draft, candidate.residents, away, room, candidate.timed)
-
-    def _candidates(self, budget_bytes: int) -> Iterator[_Candidate]:
+    def _choices(self, budget_bytes: int) -> list[Choice]:
         problem = self._placer.problem
-        choices = {"least workspace": self._placer.choose}
-        if problem.kernels is Kernels.FIT:
-            choices["fastest kernels"] = fastest(problem.costs)
-        counts = [0]
+        if problem.kernels is not Kernels.FIT:
+            return [self._placer.choose]
+        room = budget_bytes - self._smallest_state.nbytes
+        return [self._placer.choose, fastest_within(problem.costs, room // WORKSPACE_SHARE)]
+
+    def _orders(self, budget_bytes: int) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "nothing repeated", self._own_order
         if self._mode is not None:
             count = len(self._segments.segments)
-            counts = sorted({round(count * share) for share in self._shares})
-        for count in counts:
-            order = self._own_order
-            if count and self._mode is not None:
-                order = self._recomputing(count, self._mode, budget_bytes)
-            for state in self._layouts(budget_bytes):
-                for words, choose in choices.items():
-                    name = f"{count} segments dropped, {state.nbytes} bytes of state in the arena, {words}"
-                    yield self._candidate(name, order, choose, state)
+            shares = FRACTIONS[-1:] if self._many else FRACTIONS[1:]
+            for dropped in sorted({round(count * share) for share in shares} - {0}):
+                yield f"{dropped} segments dropped", self._recomputing(dropped, self._mode, budget_bytes)
+        if self._chain is not None:
+            for times in (1.0,) if self._many else ROOMS:
+                room = int(times * (budget_bytes - self._smallest_state.nbytes))
+                order = self._chain.order_within(room)
+                if order is not None and len(order) > len(self._own_order):
+                    yield f"chain for {room} bytes", order
 
-    @property
-    def _shares(self) -> Sequence[float]:
-        return (0.0, 1.0) if len(self._placer.problem.graph.ops) > MANY else FRACTIONS
+    def _first(self, state: StateLayout) -> int:
+        """The first address above the state that may move."""
+        return aligned(state.nbytes, PAGE)
+
+    def _placed(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> Placed | None:
+        """Play a candidate; None where it does not fit."""
+        first, state = self._first(candidate.state), candidate.state
+        played = play(candidate.residents, first, budget_bytes // PAGE * PAGE, eviction, candidate.timed)
+        if played is None:
+            return None
+        order = with_moves(candidate.order, candidate.draft, played, candidate.timed)
+        drafted = self._placer.drafted(order, candidate.choose, state)
+        stays: dict[int, list[int]] = {}
+        for instance, tensor in enumerate(candidate.draft.tensor):
+            if instance in candidate.residents.fixed:
+                stays.setdefault(tensor, []).append(first + candidate.residents.fixed[instance])
+            else:
+                stays.setdefault(tensor, []).extend(played.addresses.get(instance, ()))
+        names = [t.name for t in self._placer.problem.graph.tensors]
+        following = {tensor: iter(addresses) for tensor, addresses in stays.items()}
+        addresses = [
+            state.addresses[names[t]] if t != NO_TENSOR and names[t] in state.addresses else next(following[t])
+            for t in drafted.tensor
+        ]
+        return self._placer.at(order, drafted, addresses, state, settled=True)
 
     def _layouts(self, budget_bytes: int) -> list[StateLayout]:
         """Where the state may lie: as it must, or with several shares of what else is free taken by what stays."""
@@ -201,7 +221,8 @@ class OffloadOrders:
         spare = (
             budget_bytes - self._candidate("", self._own_order, self._placer.choose, smallest).residents.least_bytes()
         )
-        found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in self._shares)}
+        shares = (0.0, 0.5) if self._many else FRACTIONS[:-1]
+        found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in shares)}
         return list(found.values())
 
     def _with_resident(self, nbytes: int) -> StateLayout:
@@ -225,13 +246,10 @@ class OffloadOrders:
         return order
 
     def _candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:
-        problem, placer = self._placer.problem, self._placer
-        drafted = placer.drafted(order, choose, state)
-        seconds = [
-            problem.costs.kernels[step.op][step.kernel].seconds for step in drafted.steps if isinstance(step, Run)
-        ]
-        outside = {t.id for t in problem.graph.with_role(*STATE) if t.name in state.outside}
-        beside = placer.least_end(drafted, state) - int(drafted.live_bytes().max())
-        timed = Timing(problem.graph, order, seconds, self._link)
-        residents = Residents(problem.graph, drafted, outside)
-        return _Candidate(name, order, choose, drafted, residents, timed, beside, state)
+        graph, costs = self._placer.problem.graph, self._placer.problem.costs
+        drafted = self._placer.drafted(order, choose, state)
+        seconds = [costs.kernels[step.op][step.kernel].seconds for step in drafted.steps if isinstance(step, Run)]
+        heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
+        outside = {t.id for t in graph.with_role(*STATE) if t.name in state.outside}
+        timed = Timing(seconds, heavy, self._link)
+        return _Candidate(name, order, choose, drafted, Residents(graph, drafted, outside), timed, state)

@@ -54,6 +54,7 @@ class Placed:
         outside: addresses of the copies.
         outside_end: the highest end of a copy.
         state: where the state lies.
+        settled: whether its kernels and addresses are not to be chosen anew.
     """
 
     order: Order
@@ -63,6 +64,7 @@ class Placed:
     outside: list[int]
     outside_end: int
     state: StateLayout
+    settled: bool = False
 
 
 class Placer:
@@ -103,11 +105,16 @@ class Placer:
         shapes = [Rectangle(*buffers[b], PAGE if b in paged else ALIGNMENT) for b in free]
         found, _ = place(shapes, state.nbytes)
         at = {**fixed, **dict(zip(free, found, strict=True))}
-        addresses = [at[buffer] for buffer in drafted.buffer]
+        return self.at(order, drafted, [at[buffer] for buffer in drafted.buffer], state)
+
+    def at(
+        self, order: Order, drafted: Draft, addresses: list[int], state: StateLayout, settled: bool = False
+    ) -> Placed:
+        """Instances at addresses that are known, and copies at such that are found."""
         end = max((a + n for a, n in zip(addresses, drafted.nbytes, strict=True)), default=0)
         outside = self._located_outside(drafted.copies, state)
         outside_end = max((a + n for a, n in zip(outside, drafted.copies.nbytes, strict=True)), default=0)
-        return Placed(order, drafted, addresses, end, outside, outside_end, state)
+        return Placed(order, drafted, addresses, end, outside, outside_end, state, settled)
 
     def _located_outside(self, copies: Stays, state: StateLayout) -> list[int]:
         """Addresses of the copies: of the state at home, of all others above."""
@@ -156,7 +163,9 @@ class Placer:
 
     def finished(self, planned: Placed, budget_bytes: int) -> Placed:
         """As it will run: with the fastest kernels that fit, where kernels follow the free bytes."""
-        return self.with_fastest_kernels(planned, budget_bytes) if self.problem.kernels is Kernels.FIT else planned
+        if planned.settled or self.problem.kernels is not Kernels.FIT:
+            return planned
+        return self.with_fastest_kernels(planned, budget_bytes)
 
     def seconds(self, drafted: Draft) -> float:
         """Seconds of all steps with their kernels, and of what transfers make them wait."""

@@ -79,10 +79,11 @@ class StrategyPlanner:
             if training and name in ("auto", "chain"):
                 self._orders = self._chain = ChainOrders(self._placer)
                 if name == "auto" and problem.costs.link is not None:
-                    moving = OffloadOrders(self._placer, Strategy("stream"))
+                    moving = OffloadOrders(self._placer, Strategy("stream"), self._chain)
                     self._orders = BestOf(self._placer, [self._chain, moving])
             elif training and name in MOVING:
-                self._orders = OffloadOrders(self._placer, self.strategy)
+                chain = ChainOrders(self._placer) if name == "stream" else None
+                self._orders = OffloadOrders(self._placer, self.strategy, chain)
         smallest = None if self._orders is None else self._orders.smallest()
         proposed = [smallest, self._natural_within(None if smallest is None else smallest.end)]
         self._least = min((p for p in proposed if p is not None), key=lambda placed: placed.end)

@@ -1,28 +1,41 @@
-"""Which tensors leave the arena while a step runs: a cache of bytes, played through before anything runs.
+"""Which tensors leave the arena while a step runs, when they come back, and where they lie: a cache played ahead.
 
-Every operation has its operands in the arena. Where what it needs does not fit beside what is there, others leave:
-the least recently used, or those whose next use is farthest. Operands of the running operation are locked; workspace,
-what is smaller than a page and the state that lies in the arena stay. A tensor that is there when it is read moves no
-byte. State whose home is outside comes with its first use; once it is updated it stays until its bytes are needed or the
-step ends.
+Every operation has its operands in the arena. Where there is no hole for what it needs, others leave: the least recently
+used, or those whose next use is farthest. Operands of the running operation are locked; workspace, what is small and the
+state that lies in the arena stay. A tensor that is there when it is read moves no byte. State whose home is outside
+comes with its first use; once it is updated it stays until its bytes are needed or the step ends.
 
-Decides who is away between which uses; `transfers` decides when the bytes move. Not checked: whether that pays.
+Of those who could leave, the first few by that rule are looked at, with their neighbours up to the bytes that are needed;
+taken are those of whom the first to be missed is missed last. Where locked operands leave no such stretch, everybody
+leaves and the operands are brought back side by side.
 
-Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: tensor cache (LRU). Farthest next use: Belady, "A study
-of replacement algorithms", 1966, possible because the order is known.
+What is away comes back before it is read: when all transfers that are needed up to some point would else be late, with
+`MARGIN` for a link that is slower than said, and at least one heavy operation ahead. For that, only those leave who are
+needed later.
+
+Not checked: whether a transfer pays. Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: tensor cache (LRU),
+prefetch one convolution ahead. Farthest next use: Belady, "A study of replacement algorithms", 1966, possible because
+the order is known.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
+from itertools import accumulate
 
-from ..layers.graph import Graph, Role
-from .draft import Draft
-from .plan import NO_INSTANCE, NO_TENSOR, PAGE, Run, aligned
+from .arena_map import HOLE, ArenaMap
+from .link import Link
+from .residents import Residents
+
+MARGIN = 1.25
+"""A transfer is taken to last so many times as long as the link says when it is decided how early it begins."""
+LOOKED_AT = 12
+"""Those who would leave first and are looked at with their neighbours."""
+AHEAD = 12
+"""Transfers back that are looked at to see whether they would be late."""
 
 
 class Eviction(str, Enum):
@@ -32,183 +45,317 @@ class Eviction(str, Enum):
     FARTHEST = "farthest"
 
 
-MOVABLE = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.INPUT})
-"""Roles of tensors that may leave."""
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What the moment of a transfer depends on.
+
+    Attributes:
+        seconds: of each operation of the order.
+        heavy: of each, whether it belongs to a convolution or matrix product.
+        link: to the memory outside.
+    """
+
+    seconds: Sequence[float]
+    heavy: Sequence[bool]
+    link: Link
 
 
 @dataclass(frozen=True, slots=True)
-class Absence:
-    """A time that an instance spends outside the arena.
+class Departure:
+    """An instance leaves the arena.
 
     Attributes:
         instance: number in the draft.
-        last_use: position after which it may leave; -1 before the first use of state.
+        last_use: position after which it may leave.
         gone: position at which its bytes are needed for others; the number of positions where nobody needs them.
-        next_use: position at which it must be back; the number of positions where nobody reads it again.
         changed: whether it holds what the memory outside does not.
     """
 
     instance: int
     last_use: int
     gone: int
-    next_use: int
     changed: bool
 
 
-class Residents:
-    """An order without moves as a cache sees it: who is used when, and who may leave.
+@dataclass(frozen=True, slots=True)
+class Return:
+    """An instance comes to the arena.
 
     Attributes:
-        nbytes: of each instance; whole pages where it may leave.
-        operands: instances of each position's operation, workspace included; at the last also what must be there at
-            the end.
-        arriving: those of them that are made there, or are there from the start.
-        handed_over: those of them whose memory an output takes over.
-        leaving: instances that nobody needs afterwards.
-        movable: of each instance, whether it may leave.
-        at_home: instances of state whose home is outside.
-        updated: of those of them that are updated, where.
+        instance: number in the draft.
+        begin: position before which its transfer begins.
+        next_use: position at which it must be there.
     """
 
-    def __init__(self, graph: Graph, drafted: Draft, outside: Container[int] = ()) -> None:
-        count = len(drafted.steps)
-        self.movable = [
-            t != NO_TENSOR and (t in outside or (graph.tensors[t].role in MOVABLE and n >= PAGE))
-            for t, n in zip(drafted.tensor, drafted.nbytes, strict=True)
-        ]
-        self.at_home = {i for i, t in enumerate(drafted.tensor) if t in outside}
-        self.updated: dict[int, int] = {}
-        self.nbytes = [aligned(n, PAGE) if m else n for n, m in zip(drafted.nbytes, self.movable, strict=True)]
-        self.operands: list[tuple[int, ...]] = []
-        self.arriving: list[list[int]] = [[] for _ in range(count)]
-        self.leaving: list[list[int]] = [[] for _ in range(count)]
-        self.handed_over: list[list[int]] = [[] for _ in range(count)]
-        self._uses: list[list[int]] = [[birth] for birth in drafted.birth]
-        owner: dict[int, int] = {}
-        for instance, buffer in enumerate(drafted.buffer):
-            if buffer in owner:
-                self.handed_over[drafted.birth[instance]].append(owner[buffer])
-            owner[buffer] = instance
-            if instance not in self.at_home:
-                self.arriving[drafted.birth[instance]].append(instance)
-            self.leaving[drafted.death[instance]].append(instance)
-        for position, step in enumerate(drafted.steps):
-            assert isinstance(step, Run)
-            workspace = () if step.workspace == NO_INSTANCE else (step.workspace,)
-            self.operands.append(tuple(dict.fromkeys((*step.inputs, *step.outputs, *workspace))))
-            for instance in self.operands[-1]:
-                if self._uses[instance][-1] < position:
-                    self._uses[instance].append(position)
-            updates = graph.ops[step.op].updates
-            for instance, t in zip(step.inputs, graph.ops[step.op].inputs, strict=True):
-                if t in updates and instance in self.at_home:
-                    self.updated[instance] = position
-        for instance, (uses, death) in enumerate(zip(self._uses, drafted.death, strict=True)):
-            if uses[-1] < death:
-                # Otherwise an output that was away could come back at the end to where there is no room for it.
-                uses.append(death)
-                self.operands[death] += (instance,)
-
-    def uses_after(self, instance: int, position: int) -> Sequence[int]:
-        """All positions after `position` that use an instance."""
-        uses = self._uses[instance]
-        return uses[bisect_right(uses, position) :]
-
-    def least_bytes(self) -> int:
-        """The room below which no cache works: the most that operands, and what may not leave, take at one position."""
-        most = fixed = 0
-        for position, operands in enumerate(self.operands):
-            fixed += sum(self.nbytes[i] for i in self.arriving[position] if not self.movable[i])
-            now = sum(self.nbytes[i] for i in operands if self.movable[i])
-            if not position:  # the batch comes before the first operation
-                now = sum(self.nbytes[i] for i in {*operands, *self.arriving[0]} if self.movable[i])
-            now -= sum(self.nbytes[i] for i in self.handed_over[position])
-            most = max(most, fixed + now)
-            fixed -= sum(self.nbytes[i] for i in self.leaving[position] if not self.movable[i])
-        return most
+    instance: int
+    begin: int
+    next_use: int
 
 
-def absences(residents: Residents, room_bytes: int, eviction: Eviction) -> list[Absence] | None:
-    """Play the cache through; None where even the operands of one operation do not fit.
+@dataclass(slots=True)
+class Played:
+    """A step as the cache plays it.
+
+    Attributes:
+        departures: in the order in which their bytes are needed.
+        returns: in the order in which they begin.
+        addresses: of all stays, in the order in which they begin, by instance; those of small instances are not here.
+        end: the highest end of a stay.
+    """
+
+    departures: list[Departure] = field(default_factory=list)
+    returns: list[Return] = field(default_factory=list)
+    addresses: dict[int, list[int]] = field(default_factory=dict)
+    end: int = 0
+
+
+def play(residents: Residents, first: int, end: int, eviction: Eviction, timed: Timing) -> Played | None:
+    """Play an order through; None where even the operands of one operation do not fit.
 
     Args:
         residents: of the order.
-        room_bytes: what all instances may take together.
+        first: address from which instances may lie; those that are small come first.
+        end: address up to which.
         eviction: who leaves first.
+        timed: seconds and link.
     """
-    return _Cache(residents, room_bytes, eviction is Eviction.FARTHEST).played()
+    if end - first < residents.least_bytes():
+        return None
+    cache = _Cache(residents, first + residents.fixed_bytes, end, eviction is Eviction.FARTHEST, timed)
+    for position in range(len(residents.operands)):
+        cache.run(position)
+    cache.finish()
+    return cache.played
 
 
 class _Cache:
-    """What is in the arena while the order is played.
+    """Who is in the arena at a position."""
 
-    An entry of the queue says when its instance was touched; it is out of date when that has changed since.
-    """
-
-    def __init__(self, residents: Residents, room_bytes: int, farthest: bool) -> None:
+    def __init__(self, residents: Residents, first: int, end: int, farthest: bool, timed: Timing) -> None:
+        self.played = Played(end=first)
         self._residents = residents
-        self._room = room_bytes
         self._farthest = farthest
-        self._end = len(residents.operands)
-        self._there: dict[int, int] = {}
-        self._used = 0
+        self._timed = timed
+        self._first, self._end = first, end
+        self._map = ArenaMap(first, end)
+        self._touched: dict[int, int] = {}
         self._queue: list[tuple[int, int, int, int]] = []
-        self._found: list[Absence] = []
-        self._outside: set[int] = set()
+        self._absent: list[tuple[int, int]] = []
+        self._early: dict[int, int] = {}
+        self._comes = [0.0, *accumulate(timed.seconds)]
+        self._heavy = _heavy_before(timed.heavy)
+        self._link_free = 0.0
+        for instance in residents.at_home:
+            heappush(self._absent, (residents.first_use(instance), instance))
 
-    def played(self) -> list[Absence] | None:
-        residents, nbytes = self._residents, self._residents.nbytes
-        for position, operands in enumerate(residents.operands):
-            arriving, handed_over = residents.arriving[position], residents.handed_over[position]
-            missing = [i for i in operands if i not in self._there and i not in arriving]
-            for instance in missing:
-                if instance in residents.at_home and instance not in self._outside:
-                    self._outside.add(instance)
-                    self._found.append(Absence(instance, -1, 0, position, False))
-            need = sum(nbytes[i] for i in (*arriving, *missing)) - sum(nbytes[i] for i in handed_over)
-            if not self._make_room(need, position, operands):
-                return None
-            self._used += need
-            for instance in (*operands, *arriving):
+    def run(self, position: int) -> None:
+        """Bring what an operation needs, let go what nobody needs after it, and begin to bring what is needed next."""
+        residents, there = self._residents, self._touched
+        operands, arriving = residents.operands[position], residents.arriving[position]
+        heirs = {new for _, new in residents.handed_over[position]}
+        missing = [i for i in operands if i not in there and i not in arriving]
+        coming = [i for i in (*arriving, *missing) if i not in heirs]
+        if not self._fit(coming, position, {*operands, *arriving}):
+            self._start_afresh(position, coming)
+            missing = [i for i in operands if i not in arriving]
+        for instance in missing:
+            self._fetched(instance, position, position)
+        for old, new in residents.handed_over[position]:
+            address = self._map.address(old)
+            self._map.hand_over(old, new)
+            self._touched.pop(old)
+            self.played.addresses.setdefault(new, []).append(address)
+        self._early = {i: n for i, n in self._early.items() if i not in operands}
+        for instance in (*operands, *arriving):
+            if instance in self._map:
                 self._touch(instance, position)
-            for instance in residents.leaving[position]:
-                if instance in residents.updated:
-                    continue
-                if self._there.pop(instance, None) is not None and instance not in handed_over:
-                    self._used -= nbytes[instance]
-        for instance in sorted(self._there.keys() & residents.updated.keys()):
-            self._leave(instance, self._end)
-        return self._found
+        self._prefetch(position, {*operands, *arriving})
+        for instance in residents.leaving[position]:
+            if instance in self._map and instance not in residents.updated:
+                self._map.free(instance)
+                del there[instance]
 
-    def _make_room(self, need: int, position: int, locked: Container[int]) -> bool:
-        """Let others leave until what comes fits."""
-        passed = []
-        while self._used + need > self._room and self._queue and position:
+    def finish(self) -> None:
+        """At the end of the step what was updated goes home."""
+        for instance in sorted(self._touched.keys() & self._residents.updated.keys()):
+            self._leave(instance, len(self._comes) - 1)
+        self.played.departures.sort(key=lambda d: (d.gone, d.instance))
+        self.played.returns.sort(key=lambda r: (r.begin, r.next_use))
+
+    def _fit(self, coming: Sequence[int], position: int, locked: Collection[int]) -> bool:
+        nbytes = self._residents.nbytes
+        return all(
+            self._place(instance, position, locked, None) for instance in sorted(coming, key=lambda i: (-nbytes[i], i))
+        )
+
+    def _place(self, instance: int, position: int, locked: Collection[int], later_than: int | None) -> bool:
+        """Find room, with others leaving for it if they must; only those who are needed later, where that is given."""
+        nbytes = self._residents.nbytes[instance]
+        address = self._map.tightest(nbytes)
+        if address is None and position:
+            address = self._make_room(nbytes, position, locked, later_than)
+        if address is None:
+            return False
+        self._map.put(instance, address, nbytes)
+        self.played.addresses.setdefault(instance, []).append(address)
+        self.played.end = max(self.played.end, address + nbytes)
+        self._touched[instance] = position
+        return True
+
+    def _make_room(self, nbytes: int, position: int, locked: Collection[int], later_than: int | None) -> int | None:
+        """Let those leave who are missed last; return where the hole begins."""
+        best: tuple[int, int] | None = None
+        chosen: tuple[int, list[int]] = (0, [])
+        entries: list[tuple[int, int, int, int]] = []
+        while self._queue and (len(entries) < LOOKED_AT or best is None):
             entry = heappop(self._queue)
             instance, touched = entry[2:]
-            if self._there.get(instance) != touched:
+            if self._touched.get(instance) != touched:
                 continue
-            if instance in locked:
-                passed.append(entry)
-                continue
-            self._leave(instance, position)
-            self._used -= self._residents.nbytes[instance]
-        for entry in passed:
+            entries.append(entry)
+            for rightward in (True, False):
+                window = self._window(instance, nbytes, locked, rightward)
+                if window is None:
+                    continue
+                first_missed = min(self._next_use(i) for i in window[1])
+                if later_than is not None and first_missed <= later_than:
+                    continue
+                worst = max(self._rank(i) for i in window[1])
+                score = (worst, sum(self._residents.nbytes[i] for i in window[1]))
+                if best is None or score < best:
+                    best, chosen = score, window
+            if later_than is not None and len(entries) >= LOOKED_AT:
+                break
+        for entry in entries:
             heappush(self._queue, entry)
-        return self._used + need <= self._room
+        if best is None:
+            return None
+        for instance in chosen[1]:
+            self._leave(instance, position)
+        return chosen[0]
 
-    def _touch(self, instance: int, position: int) -> None:
-        self._there[instance] = position
+    def _window(
+        self, instance: int, nbytes: int, locked: Collection[int], rightward: bool
+    ) -> tuple[int, list[int]] | None:
+        """A stretch of at least so many bytes around a block, grown to one side, and who lies in it."""
+        arena, grow = self._map, self._map.after if rightward else self._map.before
+        low = arena.address(instance)
+        behind = arena.before(low) if rightward else arena.after(low)  # a hole there is taken along
+        if behind is not None and arena.segment(behind)[1] == HOLE:
+            low = behind
+        edge: int | None = low
+        size = 0
+        leave: list[int] = []
+        while size < nbytes:
+            if edge is None:
+                return None
+            end, owner = arena.segment(edge)
+            if owner in locked or (owner != HOLE and not self._residents.movable[owner]):
+                return None
+            if owner != HOLE:
+                leave.append(owner)
+            size += end - edge
+            low = min(low, edge)
+            edge = grow(edge)
+        return low, leave
+
+    def _start_afresh(self, position: int, placed: Collection[int]) -> None:
+        """Let everybody leave, but for those who were just placed, and place all operands side by side."""
         residents = self._residents
-        after = residents.uses_after(instance, position)
-        if residents.movable[instance] and (after or instance in residents.updated):
-            next_use = after[0] if after else self._end
-            rank = -next_use if self._farthest else position
-            heappush(self._queue, (rank, -residents.nbytes[instance], instance, position))
+        for instance in list(self._touched):
+            if instance in placed:
+                self._forget(instance)
+            else:
+                self._leave(instance, position)
+        heirs = {new for _, new in residents.handed_over[position]}
+        coming = [i for i in residents.operands[position] if i not in heirs]
+        fits = self._fit(coming, position, coming)
+        assert fits, "the least room is enough"
+
+    def _forget(self, instance: int) -> None:
+        """Take back that an instance was placed."""
+        self._map.free(instance)
+        del self._touched[instance]
+        self.played.addresses[instance].pop()
+
+    def _fetched(self, instance: int, position: int, next_use: int) -> None:
+        nbytes = self._residents.nbytes[instance]
+        self.played.returns.append(Return(instance, position, next_use))
+        self._link_free = max(self._link_free, self._comes[position]) + self._timed.link.in_seconds(nbytes)
 
     def _leave(self, instance: int, position: int) -> None:
-        touched = self._there.pop(instance)
+        """An instance leaves; one that came early and was not used yet never came."""
         residents = self._residents
+        if instance in self._early:
+            number = self._early.pop(instance)
+            self.played.returns = [r for r in self.played.returns if (r.instance, r.begin) != (instance, number)]
+            self._forget(instance)
+            heappush(self._absent, (self._next_use_after(instance, number - 1), instance))
+            return
+        touched = self._touched.pop(instance)
+        self._map.free(instance)
         after = residents.uses_after(instance, touched)
-        changed = instance not in residents.at_home or residents.updated.get(instance, self._end) <= touched
-        self._found.append(Absence(instance, touched, position, after[0] if after else self._end, changed))
+        changed = instance not in residents.at_home or residents.updated.get(instance, len(self._comes)) <= touched
+        self.played.departures.append(Departure(instance, touched, position, changed))
+        if after:
+            heappush(self._absent, (after[0], instance))
+
+    def _prefetch(self, position: int, locked: Collection[int]) -> None:
+        """Begin the transfers back that would else be late."""
+        now, seconds = self._comes[position], self._timed.seconds[position]
+        while self._absent and self._link_free <= now + seconds:
+            next_use, instance = self._absent[0]
+            if instance in self._touched or next_use <= position:
+                heappop(self._absent)
+                continue
+            if not self._is_late(position) and position < self._heavy[next_use]:
+                return
+            if not self._place(instance, position, locked, next_use):
+                return
+            heappop(self._absent)
+            self._early[instance] = position
+            self._fetched(instance, position, next_use)
+            self._touch(instance, position)
+
+    def _is_late(self, position: int) -> bool:
+        """Whether some of the next transfers would be late if the first did not begin now."""
+        total = max(self._link_free, self._comes[position + 1])
+        entries: list[tuple[int, int]] = []
+        late = False
+        while self._absent and len(entries) < AHEAD and not late:
+            entry = heappop(self._absent)
+            next_use, instance = entry
+            if instance in self._touched:
+                continue
+            entries.append(entry)
+            total += MARGIN * self._timed.link.in_seconds(self._residents.nbytes[instance])
+            late = total > self._comes[next_use]
+        for entry in entries:
+            heappush(self._absent, entry)
+        return late
+
+    def _touch(self, instance: int, position: int) -> None:
+        self._touched[instance] = position
+        if self._residents.movable[instance]:
+            heappush(self._queue, (self._rank(instance), -self._residents.nbytes[instance], instance, position))
+
+    def _rank(self, instance: int) -> int:
+        """The least leaves first."""
+        return -self._next_use(instance) if self._farthest else self._touched[instance]
+
+    def _next_use(self, instance: int) -> int:
+        return self._next_use_after(instance, self._touched[instance])
+
+    def _next_use_after(self, instance: int, position: int) -> int:
+        after = self._residents.uses_after(instance, position)
+        return after[0] if after else len(self._comes) - 1
+
+
+def _heavy_before(heavy: Sequence[bool]) -> list[int]:
+    """For each position the last heavy operation before it, or itself where there is none."""
+    found, last = [], -1
+    for position, is_heavy in enumerate(heavy):
+        found.append(position if last < 0 else last)
+        if is_heavy:
+            last = position
+    return found

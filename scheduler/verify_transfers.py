@@ -5,6 +5,7 @@ Part of `verify`; shares no code with the planners.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 from ..layers.graph import STATE, Graph
@@ -29,6 +30,8 @@ class TransferReplay:
         self._state = state
         self._written = written
         self._in_flight: dict[int, Offload | Fetch] = {}
+        self._moving: dict[int, int] = {}
+        self._moving_copies: set[int] = set()
         self._begun: set[int] = set()
         self._homes: dict[int, int] = {}
         self._check_copies()
@@ -82,6 +85,8 @@ class TransferReplay:
             case Fetch():
                 self._begin_fetch(where, position, step)
         self._in_flight[position] = step
+        self._moving[step.instance] = position
+        self._moving_copies.add(step.copy)
 
     def _pair(self, where: str, position: int, step: Offload | Fetch) -> tuple[Instance, Instance]:
         plan = self._plan
@@ -93,6 +98,8 @@ class TransferReplay:
         if instance.address % PAGE:
             raise PlanError(where, f"an address aligned to {PAGE}", str(instance.address))
         self._alive(where, position, instance, copy)
+        if step.instance in self._moving or step.copy in self._moving_copies:
+            raise PlanError(where, "an instance and a copy that are not being moved", str(step))
         return instance, copy
 
     def _alive(self, where: str, position: int, *stays: Instance) -> None:
@@ -107,8 +114,6 @@ class TransferReplay:
         home = copy.tensor in self._homes
         if not home and (copy.birth != position or step.copy in self._begun):
             raise PlanError(where, "a fresh copy", f"copy {step.copy}, {copy}")
-        if any(other.copy == step.copy for other in self._in_flight.values()):
-            raise PlanError(where, "a copy that is not being moved", f"copy {step.copy}")
         self._begun.add(step.copy)
         self._outside.pop(step.copy, None)  # undefined until the wait
 
@@ -116,8 +121,7 @@ class TransferReplay:
         instance, _ = self._pair(where, position, step)
         if step.copy not in self._outside:
             raise PlanError(where, "a copy that has left the arena", f"copy {step.copy}")
-        filled = any(isinstance(s, Fetch) and s.instance == step.instance for s in self._in_flight.values())
-        if instance.birth != position or step.instance in self._written or filled:
+        if instance.birth != position or step.instance in self._written:
             raise PlanError(where, "a fresh instance", f"instance {step.instance}, {instance}")
 
     def _end(self, where: str, position: int, transfer: int) -> None:
@@ -125,6 +129,8 @@ class TransferReplay:
         if step is None:
             raise PlanError(where, "a transfer that has begun and was not waited for yet", f"step {transfer}")
         self._alive(where, position, self._plan.instances[step.instance], self._plan.copies[step.copy])
+        del self._moving[step.instance]
+        self._moving_copies.remove(step.copy)
         if isinstance(step, Offload):
             self._outside[step.copy] = self._written[step.instance]
         else:
@@ -137,9 +143,9 @@ class TransferReplay:
 
     def may_write(self, where: str, instance: int) -> None:
         """An operation is about to write an instance."""
-        for position, step in self._in_flight.items():
-            if step.instance == instance:
-                raise PlanError(where, "no write to what is being moved", f"instance {instance}, since step {position}")
+        if instance in self._moving:
+            since = self._moving[instance]
+            raise PlanError(where, "no write to what is being moved", f"instance {instance}, since step {since}")
 
 
 def overlapping(stays: Sequence[Instance]) -> list[tuple[int, int]]:
@@ -147,15 +153,16 @@ def overlapping(stays: Sequence[Instance]) -> list[tuple[int, int]]:
     events = sorted(
         [(s.birth, 0, n) for n, s in enumerate(stays)] + [(s.death + 1, -1, n) for n, s in enumerate(stays)]
     )
-    alive: set[int] = set()
+    alive: list[tuple[int, int]] = []
     for _, kind, number in events:
+        stay = stays[number]
+        place = bisect_left(alive, (stay.address, number))
         if kind:
-            alive.discard(number)
+            del alive[place]
             continue
-        mine = stays[number]
-        for other in alive:
-            its = stays[other]
-            if its.address < mine.address + mine.nbytes and mine.address < its.address + its.nbytes:
-                return [(other, number)]
-        alive.add(number)
+        for other in alive[max(place - 1, 0) : place + 1]:
+            its = stays[other[1]]
+            if its.address < stay.address + stay.nbytes and stay.address < its.address + its.nbytes:
+                return [(other[1], number)]
+        insort(alive, (stay.address, number))
     return []

@@ -1,0 +1,99 @@
+"""Who lies where in a stretch of the arena at one moment, and where there is room.
+
+A stretch is cut into segments: blocks of owners, and holes between them that never touch each other. Decides nothing but
+which hole is the tightest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+HOLE = -1
+"""Owner of what nobody owns."""
+
+
+class ArenaMap:
+    """Blocks and holes from `first` to `end`.
+
+    Args:
+        first: address of the first byte.
+        end: address after the last byte.
+    """
+
+    def __init__(self, first: int, end: int) -> None:
+        self._starts = [first]
+        self._segments = {first: (end, HOLE)}
+        self._holes = [(end - first, first)] if end > first else []
+        self._at: dict[int, int] = {}
+
+    def __contains__(self, owner: int) -> bool:
+        return owner in self._at
+
+    def address(self, owner: int) -> int:
+        """Where a block begins."""
+        return self._at[owner]
+
+    def segment(self, start: int) -> tuple[int, int]:
+        """End and owner of the segment that begins at `start`."""
+        return self._segments[start]
+
+    def before(self, start: int) -> int | None:
+        """Where the segment before the one at `start` begins."""
+        place = bisect_left(self._starts, start)
+        return self._starts[place - 1] if place else None
+
+    def after(self, start: int) -> int | None:
+        """Where the segment after the one at `start` begins."""
+        end = self._segments[start][0]
+        return end if end in self._segments else None
+
+    def tightest(self, nbytes: int) -> int | None:
+        """The beginning of the smallest hole of at least so many bytes, of equals the lowest."""
+        place = bisect_left(self._holes, (nbytes, -1))
+        return self._holes[place][1] if place < len(self._holes) else None
+
+    def put(self, owner: int, address: int, nbytes: int) -> None:
+        """Make a block in the hole that begins at or before `address` and reaches as far."""
+        start = self._starts[bisect_left(self._starts, address + 1) - 1]
+        end, held = self._segments[start]
+        assert held == HOLE and address + nbytes <= end, "a block lies in a hole"
+        self._drop_hole(start, end)
+        if start < address:
+            self._add(start, address, HOLE)
+        self._add(address, address + nbytes, owner)
+        if address + nbytes < end:
+            self._add(address + nbytes, end, HOLE)
+        self._at[owner] = address
+
+    def free(self, owner: int) -> None:
+        """Make a hole of a block."""
+        start = self._at.pop(owner)
+        end, _ = self._segments[start]
+        self._starts.pop(bisect_left(self._starts, start))
+        del self._segments[start]
+        before = self.before(start)
+        if before is not None and self._segments[before][1] == HOLE:
+            self._drop_hole(before, start)
+            start = before
+        if end in self._segments and self._segments[end][1] == HOLE:
+            beyond = self._segments[end][0]
+            self._drop_hole(end, beyond)
+            end = beyond
+        self._add(start, end, HOLE)
+
+    def hand_over(self, owner: int, heir: int) -> None:
+        """Give a block to another owner."""
+        start = self._at.pop(owner)
+        self._segments[start] = (self._segments[start][0], heir)
+        self._at[heir] = start
+
+    def _add(self, start: int, end: int, owner: int) -> None:
+        insort(self._starts, start)
+        self._segments[start] = (end, owner)
+        if owner == HOLE:
+            insort(self._holes, (end - start, start))
+
+    def _drop_hole(self, start: int, end: int) -> None:
+        self._starts.pop(bisect_left(self._starts, start))
+        del self._segments[start]
+        self._holes.pop(bisect_left(self._holes, (end - start, start)))
