@@ -42,7 +42,9 @@ def chain(seed):
 
 
 def ways(case):
-    """For every way to move what may move: the most bytes live, and the seconds; played anew, by hand.
+    """For every way to move what may move: the most bytes live, those with the labels there to the end, and the seconds.
+
+    Played anew, by hand.
 
     A tensor is read by the next operation and by one of the backward pass. Between these two it may be sent before one
     operation, waited for before the same or a later one, and sent for before the same or a later one.
@@ -70,48 +72,57 @@ def ways(case):
             for t in sorted((t for t, way in moved.items() if way[2] == n), reverse=True):
                 inward = back[t] = max(now, inward) + link.in_seconds(sizes[t])
             now = max([now, *(back[t] for t in moved if deaths[t] == n)]) + duration
-        yield max(live), now
+        yield max(live), max(n + (PAGE if at > deaths[FORWARD + 1] else 0) for at, n in enumerate(live)), now
 
 
 @cache
-def best(seed):
+def all_ways(seed):
+    return tuple(ways(chain(seed)))
+
+
+@cache
+def best(seed, labels_stay=False):
     """Rising bytes, and the fewest seconds within them."""
     found = []
-    for nbytes, seconds in sorted(ways(chain(seed))):
+    for nbytes, seconds in sorted((way[labels_stay], way[2]) for way in all_ways(seed)):
         if not found or seconds < found[-1][1]:
             found.append((nbytes, seconds))
     return found
 
 
-def rooms(seed):
+def rooms(seed, labels_stay=False):
     """Every number of bytes at which more can be done, and some between."""
-    found = [nbytes for nbytes, _ in best(seed)]
+    found = [nbytes for nbytes, _ in best(seed, labels_stay)]
     return sorted({*found, *((a + b) // 2 for a, b in pairwise(found)), found[-1] + 3 * PAGE})
 
 
-def optimum(seed, budget):
-    found = best(seed)
+def optimum(seed, budget, labels_stay=False):
+    found = best(seed, labels_stay)
     return found[bisect_right(found, (budget, float("inf"))) - 1][1]
 
 
-def test_what_is_found_is_never_better_than_all_that_could_be_and_seldom_much_worse():
-    """On average 3.6 % more seconds than the best of all ways takes, and 35 % at the worst chain and budget."""
+def test_what_is_found_is_never_better_than_the_best_of_all_ways_and_seldom_much_worse():
+    """On average 11 % more seconds than the best of all ways takes, 78 % at the worst chain and budget.
+
+    The ways are free of addresses. The worst are those where operands leave because no hole between them is large enough.
+    """
     ratios = []
     for seed in SEEDS:
         case = chain(seed)
         orders = OffloadOrders(Placer(case.problem, whole_step=False), parse_strategy("offload"))
-        assert orders.smallest().end == best(seed)[0][0]
-        for budget in rooms(seed):
+        least = best(seed, True)[0][0]  # what may not move has a place of its own for the whole step
+        assert least <= orders.smallest().end <= least + PAGE
+        for budget in rooms(seed, True):
             placed = orders.fastest(budget)
             if placed is None:
                 continue  # what lives fits, but not where it would have to lie
             assert placed.end <= budget
-            seconds = orders._placer.seconds(placed.draft)
-            assert seconds >= optimum(seed, budget) * (1 - 1e-12)
-            ratios.append(seconds / optimum(seed, budget))
+            seconds, least = orders._placer.seconds(placed.draft), optimum(seed, budget, True)
+            assert seconds >= least * (1 - 1e-12)
+            ratios.append(seconds / least)
     assert len(ratios) > 40
-    assert sum(ratios) / len(ratios) <= 1.05
-    assert max(ratios) <= 1.4
+    assert sum(ratios) / len(ratios) <= 1.12
+    assert max(ratios) <= 1.8
 
 
 def test_the_bound_is_none_too_high_for_the_best_of_all_ways():
