@@ -92,6 +92,7 @@ def summary(planned: Planned) -> dict[str, Any]:
     plan, graph = planned.plan, planned.graph
     return {
         "strategy": plan.strategy,
+        "note": plan.note,
         "feasible": True,
         "budget_bytes": plan.budget_bytes,
         "min_budget_bytes": plan.min_budget_bytes,

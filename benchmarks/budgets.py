@@ -1,12 +1,14 @@
 """What a budget costs: seconds a step at the state and a share of the activations, against our own step with no limit.
 
-Run: .venv/bin/python benchmarks/budgets.py [--quick] [--threads N] [--steps N] [--strategy NAME] [MODEL ...]
+Run: .venv/bin/python benchmarks/budgets.py [--quick] [--threads N] [--steps N] [--strategy NAME] [--rate GB/S] [MODEL ...]
 
 The share is of the bytes that the forward pass holds at its end when nothing is fused, padded or computed again. All
 budgets of a network are open at once and take their steps in turn, so that whatever else the machine does falls on all
-alike; the seconds of kernels are measured anew. For each budget: its seconds by those with no limit, as predicted and
+alike; the seconds of kernels are measured anew. With `--rate`, tensors may leave over a link of so many GB (10⁹ bytes) a
+second in each direction: memory outside the arena behind copies that are held up to that rate, so that the figures do not
+depend on a disk. For each budget: its seconds by those with no limit, as predicted and
 as measured (medians); measured by predicted seconds; how far the predicted ones are above the certified bound; and
-the arena by the bytes that live in it at the worst moment.
+the arena by the bytes that live in it at the worst moment; and what leaves in a step.
 """
 
 import argparse
@@ -15,11 +17,13 @@ import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 from tqdm import trange
 
 import bathyal as bt
+from bathyal.memory.host_tier import HostTier
 from bathyal.models.registry import build_model
 
 TARGETS = {
@@ -27,6 +31,13 @@ TARGETS = {
     "resnet152": (1342.9, {0.15: 1.30, 0.1: None}),
 }
 """For a network of batch 8 and 224² images: MiB that the forward pass holds, and the ratio to reach for each share."""
+WITH_LINK = {
+    ("resnet50", 0.6): {0.25: 1.10, 0.1: None},
+    ("resnet50", 1.5): {0.25: 1.05, 0.1: None},
+    ("resnet152", 0.6): {0.15: 1.10, 0.1: 1.15},
+    ("resnet152", 1.5): {0.15: 1.10, 0.1: 1.15},
+}
+"""The same for a network and the rate of a link."""
 MIB = 2**20
 
 
@@ -36,10 +47,13 @@ def main() -> int:
     asked.add_argument("--threads", type=int, default=2)
     asked.add_argument("--steps", type=int, default=9)
     asked.add_argument("--strategy", default="auto")
+    asked.add_argument(
+        "--rate", type=float, choices=[0.6, 1.5], default=None, help="GB/s of a link to move tensors over"
+    )
     asked.add_argument("--quick", action="store_true", help="batch 2, 64² images, 2 steps: does it run?")
     options = asked.parse_args()
     print(f"{'network':<11}{'budget':>14}{'MiB':>8}{'predicted':>11}{'measured':>10}{'target':>9}", end="")
-    print(f"{'seconds':>10}{'by predicted':>14}{'bound':>8}{'placement':>11}")
+    print(f"{'seconds':>10}{'by predicted':>14}{'bound':>8}{'placement':>11}{'MiB out':>9}")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         for model in options.models:
@@ -50,6 +64,11 @@ def main() -> int:
 def measure(model: str, options: argparse.Namespace) -> None:
     """Run one network at all its budgets and print them."""
     held, shares = TARGETS[model]
+    moves: dict[str, Any] = {}
+    if options.rate is not None:
+        shares = WITH_LINK[model, options.rate]
+        link = (options.rate * 1e9, options.rate * 1e9)
+        moves = {"link": f"{options.rate} GB", "make_tier": lambda nbytes: HostTier(nbytes, link=link)}
     shape = (2, 3, 64, 64) if options.quick else (8, 3, 224, 224)
     held *= MIB * (np.prod(shape) / (8 * 3 * 224 * 224) * 1.5 if options.quick else 1)
     steps = 2 if options.quick else options.steps
@@ -66,6 +85,7 @@ def measure(model: str, options: argparse.Namespace) -> None:
                     memory=memory,
                     strategy=options.strategy,
                     threads=options.threads,
+                    **moves,
                 )
             )
 
@@ -88,7 +108,7 @@ def measure(model: str, options: argparse.Namespace) -> None:
             print(
                 f"{model:<11}{name:>14}{memory / MIB:>8.1f}{predicted:>11.3f}{ratio:>10.3f}{target:>9}{found:>10.4f}"
                 f"{found / plan.predicted_seconds:>14.3f}{plan.predicted_seconds / plan.lower_bound_seconds:>8.3f}"
-                f"{plan.peak_bytes / plan.live_peak_bytes:>11.4f}",
+                f"{plan.peak_bytes / plan.live_peak_bytes:>11.4f}{plan.offloaded_bytes / MIB:>9.0f}",
                 flush=True,
             )
 

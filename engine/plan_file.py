@@ -120,7 +120,15 @@ def load_plan(path: Path) -> SavedPlan:
 
 def _is_typed(found: SavedPlan) -> bool:
     plan, around = found.plan, found.surroundings
-    texts: list[Any] = [found.network, around.backend, around.version, *found.kernels, plan.strategy, plan.graph]
+    texts: list[Any] = [
+        found.network,
+        around.backend,
+        around.version,
+        *found.kernels,
+        plan.strategy,
+        plan.graph,
+        plan.note,
+    ]
     whole: list[Any] = [around.threads, plan.peak_bytes, plan.live_peak_bytes, plan.budget_bytes, plan.min_budget_bytes]
     whole.append(plan.outside_bytes)
     for stay in (*plan.instances, *plan.copies):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -141,7 +141,9 @@ class BaselineOrders:
 
     def _located(self, candidate: _Drafted) -> Placed:
         if candidate.number not in self._placed:
-            self._placed[candidate.number] = self._placer.located(candidate.order, candidate.draft)
+            words = "segments" if self._strategy.name == "sequential" else "slots"
+            placed = self._placer.located(candidate.order, candidate.draft)
+            self._placed[candidate.number] = replace(placed, note=f"{candidate.number} {words}")
         return self._placed[candidate.number]
 
     def smallest(self) -> Placed:

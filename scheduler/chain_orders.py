@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .baselines import BaselineOrders, plain_model
 from .chain import background_bytes, chain_model, choose_kernels, expand
@@ -48,7 +49,7 @@ class ChainOrders:
 
     def _placed(self, steps: Sequence[Step]) -> Placed:
         order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
-        return self._placer.placed(order, choose_kernels(self._model, steps))
+        return replace(self._placer.placed(order, choose_kernels(self._model, steps)), note="an optimal chain plan")
 
     def order_within(self, room_bytes: int) -> list[int] | None:
         """The fastest order of operations whose activations take at most so much by the chain's count; None without."""

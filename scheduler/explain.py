@@ -26,7 +26,7 @@ def explain(plan: Plan, graph: Graph, costs: CostTable) -> str:
         over += f", {100 * (plan.predicted_seconds / plan.chain_bound_seconds - 1):.1f} % over that of the chain"
     lines = [
         f"strategy {plan.strategy}: {format_size(plan.peak_bytes)} of {format_size(plan.budget_bytes)}, "
-        f"at least {format_size(plan.min_budget_bytes)} ({plan.min_budget_bytes} bytes)",
+        f"at least {format_size(plan.min_budget_bytes)} ({plan.min_budget_bytes} bytes); {plan.note}",
         f"step {plan.predicted_seconds:.4g} s predicted, {over}; {plan.recomputed_ops} of "
         f"{sum(1 for _ in plan.runs)} operations are repeated, {again:.4g} s",
     ]

@@ -19,15 +19,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..layers.graph import STATE, Phase, Role
 from ..layers.kinds import KINDS
 from ..memory.errors import ConfigError
+from ..memory.sizes import format_size
 from .chain_orders import ChainOrders
 from .draft import Draft
 from .kernels import Choice, Kernels, fastest_within
+from .link import Link
 from .orders import Placed, Placer
 from .plan import NO_TENSOR, PAGE, Run, aligned
 from .recompute import Recomputation, Segmented, recomputing_order
@@ -90,14 +92,17 @@ class OffloadOrders:
         placer: of the graph.
         strategy: `offload` or one of `MODES`.
         chain: gives the chain plans that are tried.
+        link: by default the cost table's.
 
     Raises:
         ConfigError: the cost table has no link.
     """
 
-    def __init__(self, placer: Placer, strategy: Strategy, chain: ChainOrders | None = None) -> None:
+    def __init__(
+        self, placer: Placer, strategy: Strategy, chain: ChainOrders | None = None, link: Link | None = None
+    ) -> None:
         problem = placer.problem
-        link = problem.costs.link
+        link = link or problem.costs.link
         if link is None:
             raise ConfigError(
                 "link",
@@ -131,7 +136,7 @@ class OffloadOrders:
         least = min(candidates, key=lambda candidate: candidate.residents.least_bytes())
         end = self._first(least.state) + least.residents.least_bytes()
         found = [placed for e in self._evictions if (placed := self._placed(least, e, end)) is not None]
-        return min(found, key=lambda placed: (placed.end, self._placer.seconds(placed.draft)))
+        return min(found, key=lambda placed: (placed.end, sum(placed.draft.copies.nbytes)))
 
     def fastest(self, budget_bytes: int) -> Placed | None:
         """The fastest for the budget that is found; None where none fits."""
@@ -179,13 +184,16 @@ class OffloadOrders:
             count = len(self._segments.segments)
             shares = FRACTIONS[-1:] if self._many else FRACTIONS[1:]
             for dropped in sorted({round(count * share) for share in shares} - {0}):
-                yield f"{dropped} segments dropped", self._recomputing(dropped, self._mode, budget_bytes)
+                yield (
+                    f"{dropped} segments of cheap layers dropped",
+                    self._recomputing(dropped, self._mode, budget_bytes),
+                )
         if self._chain is not None:
             for times in (1.0,) if self._many else ROOMS:
                 room = int(times * (budget_bytes - self._smallest_state.nbytes))
                 order = self._chain.order_within(room)
                 if order is not None and len(order) > len(self._own_order):
-                    yield f"chain for {room} bytes", order
+                    yield f"the chain plan for {format_size(room)}", order
 
     def _first(self, state: StateLayout) -> int:
         """The first address above the state that may move."""
@@ -211,7 +219,13 @@ class OffloadOrders:
             state.addresses[names[t]] if t != NO_TENSOR and names[t] in state.addresses else next(following[t])
             for t in drafted.tensor
         ]
-        return self._placer.at(order, drafted, addresses, state, settled=True)
+        cached = (
+            "the least recently used leave first" if eviction is Eviction.LRU else "the farthest next use leaves first"
+        )
+        note = f"{candidate.name}, {cached}"
+        if state.outside:
+            note += f", {format_size(state.outside_nbytes)} of the state outside"
+        return replace(self._placer.at(order, drafted, addresses, state, settled=True), note=note)
 
     def _layouts(self, budget_bytes: int) -> list[StateLayout]:
         """Where the state may lie: as it must, or with several shares of what else is free taken by what stays."""

@@ -6,7 +6,7 @@ An order and the kernels fix everything else (`draft`, `placement`). Pure, like 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..layers.graph import STATE, Graph, Phase
@@ -55,6 +55,7 @@ class Placed:
         outside_end: the highest end of a copy.
         state: where the state lies.
         settled: whether its kernels and addresses are not to be chosen anew.
+        note: what was chosen, for people.
     """
 
     order: Order
@@ -65,6 +66,7 @@ class Placed:
     outside_end: int
     state: StateLayout
     settled: bool = False
+    note: str = ""
 
 
 class Placer:
@@ -155,7 +157,7 @@ class Placer:
         room = budget_bytes
         for _ in range(ATTEMPTS):
             choose = fastest_that_fits(self.problem.costs, planned.draft, room)
-            faster = self.placed(planned.order, choose, planned.state)
+            faster = replace(self.placed(planned.order, choose, planned.state), note=planned.note)
             if faster.end <= budget_bytes:
                 return faster
             room -= faster.end - budget_bytes

@@ -131,6 +131,7 @@ class Plan:
             no link, none that moves nothing out.
         chain_bound_seconds: nor one that runs the blocks of the chain whole, each with one of the ways through it that
             were found; 0 where no chain was planned.
+        note: what the strategy chose, for people.
     """
 
     strategy: str
@@ -146,6 +147,7 @@ class Plan:
     predicted_seconds: float
     lower_bound_seconds: float
     chain_bound_seconds: float
+    note: str = ""
 
     @property
     def recomputed_ops(self) -> int:

@@ -21,6 +21,7 @@ from .baselines import BaselineOrders, plain_model
 from .bounds import knapsack_seconds
 from .chain_orders import ChainOrders
 from .draft import Draft
+from .link import Link
 from .offload import OffloadOrders
 from .orders import BestOf, Orders, Placed, Placer, Problem
 from .plan import Instance, Plan
@@ -97,7 +98,8 @@ class StrategyPlanner:
             self._own_draft = placer.drafted(self._own_order)
             self._own_least = placer.least_end(self._own_draft)
         if nbytes is None or self._own_least <= nbytes:
-            self._natural = placer.located(self._own_order, self._own_draft)
+            placed = placer.located(self._own_order, self._own_draft)
+            self._natural = replace(placed, note="every operation once, in the network's order")
         return self._natural
 
     @property
@@ -133,10 +135,17 @@ class StrategyPlanner:
         return plan
 
     def _hint(self) -> str:
-        if self.strategy.name in ("auto", "chain") or not _is_training(self.problem.graph):
-            return "Give more memory, a smaller batch or smaller images."
-        needs = StrategyPlanner(self.problem, "chain").least_bytes
-        return f"Strategy 'chain' needs {needs} bytes ({format_size(needs)})."
+        """Which strategies need less, the first of them without a disk."""
+        name, problem = self.strategy.name, self.problem
+        words = []
+        if _is_training(problem.graph) and name not in ("auto", "chain", *MOVING):
+            needs = StrategyPlanner(problem, "chain").least_bytes
+            words.append(f"Strategy 'chain' needs {needs} bytes ({format_size(needs)}).")
+        streams = name == "stream" or (name == "auto" and problem.costs.link is not None)
+        if _is_training(problem.graph) and not streams and not problem.fixed_state:
+            least = OffloadOrders(self._placer, Strategy("stream"), link=Link(1.0, 1.0)).smallest().end
+            words.append(f"With a disk (--spill-dir) 'stream' needs {least} bytes ({format_size(least)}).")
+        return " ".join(words) or "Give more memory, a smaller batch or smaller images."
 
 
 def _is_training(graph: Graph) -> bool:
@@ -159,6 +168,7 @@ def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: Placed, le
         predicted_seconds=0.0,
         lower_bound_seconds=0.0,
         chain_bound_seconds=0.0,
+        note=chosen.note,
     )
     timeline = simulate(plan, problem.costs)
     return replace(
