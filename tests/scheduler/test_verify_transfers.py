@@ -206,7 +206,7 @@ class TestVerifierFinds:
         begin = position(plan, Offload)
         self.refused(roomy, "a fresh copy", copies=self.copy(roomy, 0, birth=0))
         order = [*range(begin + 1), plan.steps[begin], *range(begin + 1, len(plan.steps))]
-        self.refused(roomy, "a fresh copy", rearranged(plan, order))
+        self.refused(roomy, "a fresh copy|not being moved", rearranged(plan, order))
 
     def test_a_fetch_before_its_offload_has_been_waited_for(self, case):
         _, plan = case
@@ -221,7 +221,9 @@ class TestVerifierFinds:
                 instances = list(changed.instances)
                 fetched = plan.steps[back].instance
                 instances[fetched] = dataclasses.replace(instances[fetched], birth=wait)
-                self.refused(case, "a copy that has left the arena", changed, instances=tuple(instances))
+                self.refused(
+                    case, "a copy that has left the arena|not being moved", changed, instances=tuple(instances)
+                )
                 tried += 1
         assert tried
 
@@ -234,14 +236,14 @@ class TestVerifierFinds:
         lives = self.instance(roomy, original, death=len(plan.steps) - 1)
         self.refused(roomy, "a fresh instance", steps=self.step(roomy, begin, instance=original), instances=lives)
         order = [*range(begin + 1), plan.steps[begin], *range(begin + 1, len(plan.steps))]
-        self.refused(roomy, "a fresh instance", rearranged(plan, order))
+        self.refused(roomy, "a fresh instance|not being moved", rearranged(plan, order))
 
     def test_every_wait_that_is_left_out(self, case):
         _, plan = case
         for number, step in enumerate(plan.steps):
             if isinstance(step, Wait):
                 order = [n for n in range(len(plan.steps)) if n != number]
-                match = "has left the arena|computed before it is read|a wait for every transfer"
+                match = "has left the arena|not being moved|computed before it is read|a wait for every transfer"
                 self.refused(case, match, rearranged(plan, order))
 
     def test_a_wait_that_is_left_out_where_nobody_needs_the_bytes(self, roomy):

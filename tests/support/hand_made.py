@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bathyal.layers.graph import Graph, Op, Role, Tensor
+from bathyal.layers.graph import Graph, Op, Phase, Role, Tensor
+from bathyal.layers.kinds import KINDS
 from bathyal.scheduler.costs import CostTable, KernelCost
 from bathyal.scheduler.draft import Draft, draft
 from bathyal.scheduler.kernels import Kernels, least_workspace
 from bathyal.scheduler.link import Link
 from bathyal.scheduler.moves import Order
-from bathyal.scheduler.orders import Placer, Problem
+from bathyal.scheduler.offload import OffloadOrders
+from bathyal.scheduler.orders import Placed, Placer, Problem
 from bathyal.scheduler.plan import Instance, Plan
 from bathyal.scheduler.recompute import recomputing_order
+from bathyal.scheduler.residents import Residents
 from bathyal.scheduler.segments import cheap_segments
+from bathyal.scheduler.simulate import simulate
 from bathyal.scheduler.state_layout import StateLayout
-from bathyal.scheduler.tensor_cache import Residents
-from bathyal.scheduler.transfers import Timing
+from bathyal.scheduler.strategies import parse_strategy
+from bathyal.scheduler.tensor_cache import Eviction, Timing
 from bathyal.scheduler.verify import verify
 
 PAGE = 4096
@@ -36,10 +40,6 @@ class Cached:
     residents: Residents
     timed: Timing
 
-    def redrafted(self, moved: Order) -> Draft:
-        """With moves in it."""
-        return draft(self.problem.graph, moved, least_workspace(self.problem.costs, self.problem.kernels))
-
 
 def cached(problem: Problem, order: Sequence[int] | None = None) -> Cached:
     """An order of a problem with a link; by default the graph's own."""
@@ -47,7 +47,8 @@ def cached(problem: Problem, order: Sequence[int] | None = None) -> Cached:
     graph, order = problem.graph, [op.id for op in problem.graph.ops] if order is None else list(order)
     drafted = draft(graph, order, least_workspace(problem.costs, problem.kernels))
     seconds = [problem.costs.kernels[number][0].seconds for number in order]
-    return Cached(problem, order, drafted, Residents(graph, drafted), Timing(graph, order, seconds, problem.costs.link))
+    heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
+    return Cached(problem, order, drafted, Residents(graph, drafted), Timing(seconds, heavy, problem.costs.link))
 
 
 def orders(problem: Problem) -> list[list[int]]:
@@ -58,27 +59,49 @@ def orders(problem: Problem) -> list[list[int]]:
 
 
 def hand_made(
-    rows: Sequence[Row], nbytes: Sequence[int], seconds: Sequence[float], link: Link, outputs: Sequence[int] = ()
+    rows: Sequence[Row],
+    nbytes: Sequence[int],
+    seconds: Sequence[float],
+    link: Link,
+    outputs: Sequence[int] = (),
+    backward: int | None = None,
+    labels: int | None = None,
 ) -> Cached:
-    """Operations on tensors of given bytes; what no operation makes is the host's."""
-    made = {t for _, _, makes in rows for t in makes}
+    """Operations on tensors of given bytes; what no operation makes is the host's.
+
+    Args:
+        rows: operations.
+        nbytes: of each tensor.
+        seconds: of each operation.
+        link: to the memory outside.
+        outputs: tensors that must be there at the end.
+        backward: the first operation of the backward pass, where there is one.
+        labels: the tensor of the labels, where there is one.
+    """
+    made, first = {t for _, _, makes in rows for t in makes}, {labels: Role.LABEL}
     tensors = tuple(
-        Tensor(n, f"t{n}", (size // 4,), "float32", Role.ACTIVATION if n in made else Role.INPUT, size)
+        Tensor(n, f"t{n}", (size // 4,), "float32", Role.ACTIVATION if n in made else first.get(n, Role.INPUT), size)
         for n, size in enumerate(nbytes)
     )
+    turn = len(rows) if backward is None else backward
+    phases = [Phase.FORWARD if n < turn else Phase.BACKWARD for n in range(len(rows))]
     ops = tuple(
-        Op(n, kind, f"op{n}", tuple(reads), tuple(makes), forward_op=n) for n, (kind, reads, makes) in enumerate(rows)
+        Op(n, kind, f"op{n}", tuple(reads), tuple(makes), phase=phases[n], forward_op=n)
+        for n, (kind, reads, makes) in enumerate(rows)
     )
     costs = CostTable(tuple((KernelCost("only", 0, s),) for s in seconds), link)
     graph = Graph("by hand", tensors, ops, tuple(outputs), len(ops))
     return cached(Problem(graph, costs, Kernels.FIXED, StateLayout({}, 0)))
 
 
-def drawn(seed: int, operations: int) -> Cached:
-    """Operations at random, some in place; sizes from less than a page to some pages."""
+MIXED = (64, 1024, PAGE, PAGE + 64, 2 * PAGE, 3 * PAGE - 128)
+
+
+def drawn(seed: int, operations: int, sizes: Sequence[int] = MIXED) -> Cached:
+    """Operations at random, some in place; by default of less than a page to some pages."""
     rng = random.Random(seed)
     rows: list[Row] = []
-    nbytes = [rng.choice((64, PAGE, 5 * PAGE // 4))]
+    nbytes = [rng.choice(sizes)]
     for _ in range(operations):
         source = max(0, len(nbytes) - 1 - int(rng.expovariate(0.4)))
         if rng.random() < 0.3:
@@ -87,18 +110,28 @@ def drawn(seed: int, operations: int) -> Cached:
         else:
             others = {rng.randrange(len(nbytes)) for _ in range(rng.randrange(3))}
             rows.append(("concat", tuple(sorted({source, *others})), (len(nbytes),)))
-            nbytes.append(rng.choice((64, 1024, PAGE, PAGE + 64, 2 * PAGE, 3 * PAGE - 128)))
+            nbytes.append(rng.choice(sizes))
     outputs = rng.sample(range(1, len(nbytes)), rng.randrange(3))
     seconds = [rng.choice((0.5, 1.0, 2.0)) for _ in rows]
     return hand_made(rows, nbytes, seconds, Link(*(PAGE * rng.choice((0.5, 1, 4)) for _ in range(2))), outputs)
 
 
+def offloaded(case: Cached, budget_bytes: int, eviction: Eviction) -> Plan | None:
+    """The plan of an order with the moves that `offload` puts into it, verified; None where nothing fits."""
+    placer = Placer(case.problem, whole_step=False)
+    strategy = OffloadOrders(placer, parse_strategy("offload"))
+    candidate = strategy._candidate("by hand", case.order, placer.choose, case.problem.state)
+    placed = strategy._placed(candidate, eviction, budget_bytes)
+    return None if placed is None else _verified(case, placed)
+
+
 def planned(case: Cached, moved: Order) -> Plan:
-    """The plan of an order with moves, verified."""
-    problem = case.problem
-    placer = Placer(problem, whole_step=False)
-    placed = placer.placed(moved)
-    drafted, copies = placed.draft, placed.draft.copies
+    """The plan of an order with moves, placed and verified."""
+    return _verified(case, Placer(case.problem, whole_step=False).placed(moved))
+
+
+def _verified(case: Cached, placed: Placed) -> Plan:
+    problem, drafted, copies = case.problem, placed.draft, placed.draft.copies
     plan = Plan(
         strategy="by hand",
         graph=problem.graph.fingerprint(),
@@ -107,12 +140,14 @@ def planned(case: Cached, moved: Order) -> Plan:
         copies=tuple(map(Instance, copies.tensor, copies.birth, copies.death, copies.nbytes, placed.outside)),
         outside_bytes=placed.outside_end,
         peak_bytes=placed.end,
-        live_peak_bytes=int(drafted.live_bytes().max()),
+        live_peak_bytes=0,
         budget_bytes=placed.end,
         min_budget_bytes=placed.end,
-        predicted_seconds=placer.seconds(drafted),
+        predicted_seconds=0.0,
         lower_bound_seconds=0.0,
         chain_bound_seconds=0.0,
     )
+    timeline = simulate(plan, problem.costs)
+    plan = replace(plan, live_peak_bytes=timeline.peak_bytes, predicted_seconds=timeline.seconds)
     verify(plan, problem.graph, problem.costs, problem.state)
     return plan
