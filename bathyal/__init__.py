@@ -8,8 +8,9 @@ wait_passively()
 from . import layers, models
 from .engine.data import ArrayDataset, FromIterable, Source
 from .engine.image_folder import ImageFolder
+from .engine.results import Evaluation, StepResult
 from .engine.synthetic import Synthetic, digits
-from .engine.trainer import Evaluation, StepResult, Trainer
+from .engine.trainer import Trainer
 from .layers import (
     SGD,
     Add,

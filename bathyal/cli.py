@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import compare_command, curve_command, info_command, plan_command, train_command
 from .engine.settings import BACKENDS, COSTS
@@ -105,13 +105,18 @@ def _network(command: argparse.ArgumentParser, *, budget: bool = True) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     options = parser().parse_args(arguments)
+    return reported(lambda: options.run(options), verbose=options.verbose)
+
+
+def reported(run: Callable[[], int], *, verbose: bool = False) -> int:
+    """Run a command; an error becomes one line on standard error, and an exit status."""
     logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING,
+        level=logging.INFO if verbose else logging.WARNING,
         format="%(levelname)s: %(message)s",
         stream=sys.stderr,
     )
     try:
-        status: int = options.run(options)
+        status = run()
         sys.stdout.flush()  # at exit, an error of writing could no longer be reported
         return status
     except BathyalError as error:

@@ -25,7 +25,7 @@ from .memory.limit import MemoryLimit
 MODULE = "bathyal.compare_side"
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Without the working folder on Python's path (`-m` would put it there), so that no file of the user is imported."""
     return {**os.environ, "PYTHONSAFEPATH": "1"}
 
@@ -33,7 +33,7 @@ def _environment() -> dict[str, str]:
 def read_libraries() -> None:
     """Bring the files of all libraries into memory, in a process outside of every limited group."""
     code = f"import {MODULE}, torch"
-    subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, check=False)
+    subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=False)
 
 
 class SideProcess:
@@ -71,7 +71,7 @@ class SideProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=_environment(),
+            env=environment(),
         )
         self.facts = self._ask({"side": self.name, "options": self._options})
         self.facts.pop("ready", None)

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -30,6 +29,7 @@ from .layers.builder import Layer, forward_graph
 from .layers.container import Identity
 from .layers.dropout import Dropout
 from .memory.errors import BathyalError, BudgetError
+from .memory.resident import resident_peak_bytes
 from .network_options import NetworkChoice, choose
 from .peers import TorchStep
 
@@ -98,15 +98,6 @@ def open_side(side: str, choice: NetworkChoice) -> Opened:
     graph = forward_graph(network, settings.input_shape, settings.dtype)
     threads = settings.threads or usable_cores()
     return Opened(TorchStep(graph, side, settings.optimizer, seed=settings.seed, threads=threads).train_step, {})
-
-
-def resident_peak_bytes() -> int | None:
-    """The most memory that this process ever had resident, by the kernel's count (VmHWM); None where it says nothing."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
 def serve(asked: TextIO, answers: TextIO) -> None:

@@ -8,8 +8,9 @@ import math
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from . import plan_command
 from .data_options import load
 from .engine import checkpoint
 from .engine.data import Source
-from .engine.trainer import Evaluation, StepResult, Trainer
+from .engine.results import Evaluation, StepResult, hidden_share
+from .engine.trainer import Trainer
 from .memory.errors import CheckpointError, ConfigError, DataError
+from .memory.resident import resident_peak_bytes
 from .memory.sizes import format_size
 from .network_options import DEFAULT_LEARNING_RATE
+from .step_bar import StepBar
 
 RECENT = 20
 """Steps that the loss on the bar is averaged over."""
@@ -71,8 +75,38 @@ def _folder(text: str) -> Path:
     return Path(_named(text))
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A run that has ended.
+
+    Attributes:
+        results: of its steps.
+        document: the whole run in numbers.
+        stopped: whether it was interrupted.
+    """
+
+    results: list[StepResult]
+    document: dict[str, Any]
+    stopped: bool
+
+
 def run(options: argparse.Namespace) -> int:
     """Train and report; an interrupt ends after the running step and saves."""
+    trained = carry_out(options)
+    print(json.dumps(trained.document) if options.json else report(trained.document), flush=True)
+    return status(options, trained)
+
+
+def status(options: argparse.Namespace, trained: Trained) -> int:
+    """The exit status; says so where the run was interrupted."""
+    if trained.stopped:
+        print("bathyal: interrupted" + _kept(options), file=sys.stderr)
+        return 130
+    return 0
+
+
+def carry_out(options: argparse.Namespace) -> Trained:
+    """Train as the options of `bathyal train` say, saying what is planned and how far it is, but not the end."""
     _check(options)
     data = load(options)
     trainer = Trainer(
@@ -104,12 +138,7 @@ def run(options: argparse.Namespace) -> int:
             print(planned.explain().split("\n", 1)[0], flush=True)
         results = train(options, trainer, data.train, stopped)
         evaluation = trainer.evaluate(data.held_out) if data.held_out is not None and not stopped() else None
-        document = summary(trainer, results, evaluation)
-        print(json.dumps(document) if options.json else report(document), flush=True)
-        if stopped():
-            print("bathyal: interrupted" + _kept(options), file=sys.stderr)
-            return 130
-    return 0
+        return Trained(results, summary(trainer, results, evaluation), stopped())
 
 
 def train(
@@ -185,13 +214,14 @@ def steps(
     per_epoch = source.batches_per_epoch
     total = options.steps or (per_epoch * epochs if per_epoch else None)
     losses: list[float] = []
-    with tqdm(total=total, initial=trainer.step, unit="step", disable=not sys.stderr.isatty()) as bar:
-        for result in trainer.fit(source, epochs=epochs, steps=options.steps):
+    shown = sys.stderr.isatty()
+    with tqdm(total=total, initial=trainer.step, unit="step", disable=not shown) as bar, StepBar(shown) as within:
+        for result in trainer.fit(source, epochs=epochs, steps=options.steps, watch=within):
             losses = [*losses[-RECENT + 1 :], result.loss]
             bar.set_postfix(loss=f"{statistics.fmean(losses):.4f}", epoch=result.epoch, refresh=False)
             bar.update()
             if options.json:
-                print(json.dumps(_line(result)), flush=True)
+                print(json.dumps(line(result)), flush=True)
             yield result
             if options.checkpoint is not None and result.step % options.checkpoint_every == 0:
                 trainer.save(options.checkpoint)
@@ -199,7 +229,8 @@ def steps(
                 return
 
 
-def _line(result: StepResult) -> dict[str, Any]:
+def line(result: StepResult) -> dict[str, Any]:
+    """One step in numbers."""
     return {
         "step": result.step,
         "epoch": result.epoch,
@@ -208,6 +239,10 @@ def _line(result: StepResult) -> dict[str, Any]:
         "top1": result.top1,
         "top5": result.top5,
         "seconds": result.seconds,
+        "moved_bytes": result.moved_bytes,
+        "moving_seconds": result.moving_seconds,
+        "waited_seconds": result.waited_seconds,
+        "hidden_share": result.hidden_share,
     }
 
 
@@ -226,10 +261,15 @@ def summary(trainer: Trainer, results: list[StepResult], evaluation: Evaluation 
         "loss": finite(results[-1].loss) if results else None,
         "seconds_per_step": seconds,
         "images_per_second": statistics.median(r.images / r.seconds for r in timed) if timed else None,
+        "moved_bytes": round(statistics.fmean(r.moved_bytes for r in timed)) if timed else 0,
+        "moving_seconds": statistics.fmean(r.moving_seconds for r in timed) if timed else None,
+        "waited_seconds": statistics.fmean(r.waited_seconds for r in timed) if timed else None,
+        "hidden_share": hidden_share(sum(r.waited_seconds for r in timed), sum(r.moving_seconds for r in timed)),
         "arena_bytes": trainer.arena_bytes,
         "arena_high_water_bytes": trainer.arena_high_water_bytes,
         "weights_sha256": trainer.state.weights_sha256(),
     }
+    document["process_peak_bytes"] = resident_peak_bytes()  # after the digest, which takes memory too
     if evaluation is not None:
         document |= {
             "held_out_images": evaluation.images,
@@ -251,6 +291,8 @@ def report(document: dict[str, Any]) -> str:
             f"trained to step {document['steps']}: loss {loss}, {document['seconds_per_step']:.4g} s per "
             f"step, {document['images_per_second']:.4g} images/s"
         )
+    if document["hidden_share"] is not None:
+        lines.append(transfers(document))
     if "held_out_top1" in document:
         lines.append(
             f"held-out accuracy {100 * document['held_out_top1']:.2f} % on {document['held_out_images']} images "
@@ -266,6 +308,14 @@ def report(document: dict[str, Any]) -> str:
         lines.append(f"{name:<16}{format_size(document[key]):>12}  ({document[key]} bytes)")
     lines.append(f"weights sha256  {document['weights_sha256']}")
     return "\n".join(lines)
+
+
+def transfers(document: Mapping[str, Any]) -> str:
+    """What moved in a step, for people."""
+    return (
+        f"moved {format_size(document['moved_bytes'])} a step in {document['moving_seconds']:.4g} s of transfers, "
+        f"{100 * document['hidden_share']:.1f} % of them hidden: the computation waited {document['waited_seconds']:.4g} s"
+    )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ is chosen here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -22,12 +23,24 @@ from ..memory.errors import DataError, unreachable
 from ..memory.tiers import Tier
 from ..scheduler.plan import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Run, Step, Wait
 from .backends.backend import NO_WORKSPACE, Backend
+from .results import Watch
 
 Array = npt.NDArray[Any]
 
+REPORTS = 256
+"""How often a step says how far it is, at most."""
+LEAST_CHUNK = 32
+"""Steps of a plan between two reports, at least."""
+
 
 class Executor:
-    """A plan that is bound to a device, a backend, and a tier where it moves bytes out."""
+    """A plan that is bound to a device, a backend, and a tier where it moves bytes out.
+
+    Attributes:
+        plan: that is run.
+        high_water_bytes: how far up the arena it reaches, once it is bound.
+        waited_seconds: that the computation of the latest run waited for transfers.
+    """
 
     def __init__(self, plan: Plan, graph: Graph, backend: Backend, device: Device, tier: Tier | None = None) -> None:
         self.plan = plan
@@ -41,6 +54,7 @@ class Executor:
         self._outputs: dict[str, tuple[int, Array]] = {}
         self._done: Any = None
         self.high_water_bytes = 0
+        self.waited_seconds = 0.0
 
     def bind(self) -> None:
         """Make the work of every step and measure how far up the arena it reaches: `high_water_bytes`.
@@ -96,7 +110,9 @@ class Executor:
 
     def _wait(self, transfer: int) -> None:
         """Let the computation go on once a transfer is done."""
+        begin = time.perf_counter()
         self._device.compute.wait(self._under_way.pop(transfer))
+        self.waited_seconds += time.perf_counter() - begin
 
     def _work(self, step: Run) -> Work:
         op = self._graph.ops[step.op]
@@ -120,13 +136,15 @@ class Executor:
         i = self.plan.instances[instance]
         return i.address, i.address + i.nbytes
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array], watch: Watch | None = None) -> dict[str, Array]:
         """Run one step and return the graph's outputs by name.
 
         Args:
             feeds: plain values of every tensor that the host writes, by name; those that no operation reads are
                 left out.
+            watch: told how many steps of the plan are done, of how many.
         """
+        watch = watch or _nobody
         device, graph = self._device, self._graph
         if self._done is not None:
             device.inward.wait(self._done)
@@ -138,8 +156,13 @@ class Executor:
             device.upload(device.inward, instance.address, content)
         device.compute.wait(device.inward.record())
         self._under_way.clear()
-        for launch in self._launches:
-            launch()
+        self.waited_seconds = 0.0
+        chunk = max(len(self._launches) // REPORTS, LEAST_CHUNK)
+        for first in range(0, len(self._launches), chunk):
+            watch(first, len(self._launches))
+            for launch in self._launches[first : first + chunk]:
+                launch()
+        watch(len(self._launches), len(self._launches))
         self._done = device.compute.record()
         device.out.wait(self._done)
         for number, buffer in self._outputs.values():
@@ -149,3 +172,7 @@ class Executor:
             name: self._backend.decode(graph.tensors[self.plan.instances[number].tensor], buffer)
             for name, (number, buffer) in self._outputs.items()
         }
+
+
+def _nobody(done: int, total: int) -> None:
+    """Tell nobody how far a step is."""

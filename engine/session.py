@@ -29,6 +29,7 @@ from ..memory.errors import BudgetError
 from ..memory.host import HostDevice
 from ..memory.sizes import format_size, format_size_exact, parse_size
 from ..memory.tiers import Tier
+from ..memory.timed_tier import Traffic
 from ..scheduler.costs import CostTable
 from ..scheduler.explain import explain
 from ..scheduler.kernels import Kernels
@@ -239,6 +240,11 @@ class Session:
     def tier(self) -> Tier | None:
         """The place outside the arena; None where nothing is there."""
         return self._spill.tier(0)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has moved to the place outside and back so far."""
+        return self._spill.traffic
 
     def program(self, mode: Mode, batch: int) -> tuple[Planned, Executor]:
         """The plan and the bound executor of `mode` for `batch` images.

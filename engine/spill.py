@@ -17,6 +17,7 @@ from ..memory.disk_tier import DiskTier
 from ..memory.sizes import format_size, parse_size
 from ..memory.spill_folder import check_spill_folder, default_spill_folder
 from ..memory.tiers import TIER_ALIGNMENT, Tier
+from ..memory.timed_tier import TimedTier, Traffic
 from ..scheduler.link import Link, parse_link
 from .seconds_store import SecondsStore
 from .settings import Settings
@@ -42,7 +43,7 @@ class Spill:
         self._settings = settings
         self._cache = cache
         self._make_tier = make_tier or self._disk_tier
-        self._tier: Tier | None = None
+        self._tier: TimedTier | None = None
         self._link: Link | None = None
 
     def link(self, arena: Arena) -> Link:
@@ -65,10 +66,15 @@ class Spill:
     def tier(self, nbytes: int) -> Tier | None:
         """The place for what leaves, with room for so much; None where nothing does. Errors as for `link`."""
         if self._tier is None and nbytes:
-            self._tier = self._make_tier(nbytes)
+            self._tier = TimedTier(self._make_tier(nbytes))
         elif self._tier is not None:
             self._tier.grow(nbytes)
         return self._tier
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has left and come back since the place was opened; exact while nothing is under way."""
+        return Traffic() if self._tier is None else self._tier.traffic
 
     def close(self) -> None:
         """Give the place back; what moves bytes has ended before."""

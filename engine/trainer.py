@@ -10,7 +10,6 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from .batches import as_batch
 from .belonging import environment, identity, require_match
 from .data import FromIterable, Source, require_count
 from .interrupts import held_back
+from .results import Evaluation, StepResult, Watch
 from .session import Mode, Planned, Session
 from .settings import Settings, as_shape
 from .state import State
@@ -40,39 +40,6 @@ logger = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 LearningRate = float | Callable[[int], float]
 """A number, or a function of the number of steps done so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """One training step.
-
-    Attributes:
-        step: number of steps done so far, this one included.
-        epoch: number of the epoch, from 0.
-        images: in this batch.
-        loss: mean over the batch.
-        top1: share of images whose label is the most likely class.
-        top5: share of images whose label is among the five most likely.
-        seconds: of the whole step.
-    """
-
-    step: int
-    epoch: int
-    images: int
-    loss: float
-    top1: float
-    top5: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Means over all images of a source; shares as in `StepResult`."""
-
-    images: int
-    loss: float
-    top1: float
-    top5: float
 
 
 class Trainer:
@@ -227,12 +194,13 @@ class Trainer:
             self._classes = graph.tensors[graph.outputs[0]].shape[-1]
         return self._classes
 
-    def train_step(self, images: Array, labels: Array) -> StepResult:
+    def train_step(self, images: Array, labels: Array, *, watch: Watch | None = None) -> StepResult:
         """Train on one batch of at most N images.
 
         Args:
             images: (n, C, H, W), any usual type, order and byte order.
             labels: (n,), whole numbers from 0 to classes − 1.
+            watch: told how far the step is.
 
         Raises:
             DataError: images or labels do not fit; nothing has changed then.
@@ -248,15 +216,27 @@ class Trainer:
             SCALARS: np.array([rate, 1.0]),
             RANDOM_KEY: np.array([self.settings.seed, self.step], np.int64),
         }
+        before = self._session.traffic
         with held_back():
             self._lost = f"step {self.step + 1} that broke off halfway"
-            outputs = executor.run(feeds)
+            outputs = executor.run(feeds, watch)
             self._lost = ""
             self.step += 1
             self.batch += 1
         top1, top5 = (int(n) / len(labels) for n in outputs[CORRECT])
-        seconds = time.perf_counter() - begin
-        return StepResult(self.step, self.epoch, len(labels), float(outputs[LOSS][0]), top1, top5, seconds)
+        moved = self._session.traffic.since(before)
+        return StepResult(
+            self.step,
+            self.epoch,
+            len(labels),
+            float(outputs[LOSS][0]),
+            top1,
+            top5,
+            time.perf_counter() - begin,
+            moved.nbytes,
+            moved.seconds,
+            executor.waited_seconds,
+        )
 
     def _rate(self) -> float:
         rate = self.learning_rate(self.step) if callable(self.learning_rate) else self.learning_rate
@@ -265,7 +245,12 @@ class Trainer:
         return float(rate)
 
     def fit(
-        self, batches: Source | Iterable[tuple[Array, Array]], *, epochs: int = 1, steps: int | None = None
+        self,
+        batches: Source | Iterable[tuple[Array, Array]],
+        *,
+        epochs: int = 1,
+        steps: int | None = None,
+        watch: Watch | None = None,
     ) -> Iterator[StepResult]:
         """Train batch by batch, going on from where this trainer stands; one result per step.
 
@@ -273,6 +258,7 @@ class Trainer:
             batches: a source, or any iterable of (images, labels).
             epochs: train until this many epochs are done, counted from the first.
             steps: stop when this many steps are done, counted from the first.
+            watch: told during each step how far it is.
 
         Raises:
             ConfigError: not whole numbers.
@@ -281,15 +267,15 @@ class Trainer:
         require_count("epochs", epochs, 0)
         if steps is not None:
             require_count("steps", steps, 0)
-        return self._steps(batches, epochs, steps)
+        return self._steps(batches, epochs, steps, watch)
 
     def _steps(
-        self, batches: Source | Iterable[tuple[Array, Array]], epochs: int, steps: int | None
+        self, batches: Source | Iterable[tuple[Array, Array]], epochs: int, steps: int | None, watch: Watch | None
     ) -> Iterator[StepResult]:
         source = batches if isinstance(batches, Source) else FromIterable(batches)
         while self.epoch < epochs and (steps is None or self.step < steps):
             for images, labels in source.epoch(self.epoch, self.batch):
-                yield self.train_step(images, labels)
+                yield self.train_step(images, labels, watch=watch)
                 if steps is not None and self.step >= steps:
                     return
             if self.batch == 0:

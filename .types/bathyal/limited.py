@@ -1,0 +1,1 @@
+../../bathyal/limited.py

@@ -1,0 +1,1 @@
+../../bathyal/resnet2500.py

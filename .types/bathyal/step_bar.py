@@ -1,0 +1,1 @@
+../../bathyal/step_bar.py
