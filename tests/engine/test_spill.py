@@ -262,13 +262,19 @@ def test_the_programs_of_a_run_share_their_room(measured, least, tmp_path):
     """A last short batch has a plan of its own, and does not take as much again."""
     choices = settings(spill_dir=str(tmp_path), spill_size="64 KiB")
     places = Spill(choices, None)
-    full = places.open_tier(48 * 2**10)
-    assert places.open_tier(0) is None
-    assert places.open_tier(32 * 2**10) is full
-    assert places.open_tier(48 * 2**10) is full
-    assert places._limit() == 16 * 2**10
+    assert places.tier(0) is None
+    full = places.tier(48 * 2**10)
+    assert places.tier(0) is places.tier(32 * 2**10) is full
+    full.write(4096, np.full(4096, 7, np.uint8))
+    assert places.tier(64 * 2**10) is full
+    assert full.nbytes == 64 * 2**10
+    found = np.zeros(4096, np.uint8)
+    full.read(4096, found)
+    assert (found == 7).all()
+    with pytest.raises(BudgetError, match="spill-size"):
+        places.tier(64 * 2**10 + 1)
     places.close()
-    assert places._limit() == 64 * 2**10
+    assert places.tier(0) is None
     opened = []
 
     def make_tier(nbytes):
