@@ -264,6 +264,24 @@ def test_a_limit_is_kept_and_both_figures_told(folder):
         DiskTier(folder, 0)
 
 
+def test_it_grows_and_keeps_what_is_there(folder, arena, try_direct):
+    with DiskTier(folder, 8 * PAGE, limit=32 * PAGE, try_direct=try_direct) as tier:
+        tier.write(0, arena.view(0, 8 * PAGE))
+        tier.grow(PAGE)  # it is larger already
+        assert tier.nbytes == 8 * PAGE
+        with pytest.raises(PlanError):
+            tier.write(8 * PAGE, arena.view(0, PAGE))
+        tier.grow(32 * PAGE)
+        tier.write(31 * PAGE, arena.view(8 * PAGE, PAGE))
+        with pytest.raises(BudgetError, match=r"at most .*spill-size.*, got a plan that needs"):
+            tier.grow(32 * PAGE + 1)
+        assert tier.nbytes == 32 * PAGE
+        found = np.zeros(9 * PAGE, np.uint8)
+        tier.read(0, found[: 8 * PAGE])
+        tier.read(31 * PAGE, found[8 * PAGE :])
+        assert (found == arena.memory[: 9 * PAGE]).all()
+
+
 def test_a_full_disk_is_refused_before_the_first_transfer_and_left_as_it_was(tmp_path):
     with mounted_ext4(tmp_path, 8 * MIB) as mount:
         before, handles_before = os.statvfs(mount), handles()

@@ -46,6 +46,21 @@ def test_addresses_are_multiples_of_a_page_and_nothing_is_a_transfer_too():
     assert [padded(nbytes) for nbytes in (0, 1, 4096, 4097)] == [0, 4096, 4096, 8192]
 
 
+def test_it_grows_and_keeps_what_is_there():
+    with HostTier(4096, free=lambda: 3 * 4096) as tier:
+        tier.write(0, noise(4096))
+        tier.grow(100)  # it is larger already
+        assert tier.nbytes == 4096
+        tier.grow(2 * 4096)
+        tier.write(4096, noise(4096, 1))
+        with pytest.raises(BudgetError):
+            tier.grow(4 * 4096)
+        for address, seed in ((0, 0), (4096, 1)):
+            target = np.zeros(4096, np.uint8)
+            tier.read(address, target)
+            assert (target == noise(4096, seed)).all()
+
+
 def test_memory_that_is_not_there_is_refused():
     with pytest.raises(BudgetError, match="tier 'host'") as caught:
         HostTier(2 * MIB, free=lambda: MIB)
