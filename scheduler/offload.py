@@ -131,6 +131,10 @@ class OffloadOrders:
                 if placed is None:
                     logger.info("%s: %s does not fit", self._strategy, candidate.name)
                     continue
+                most = self._placer.problem.most_outside_bytes
+                if most is not None and placed.outside_end > most:
+                    logger.info("%s: %s puts %d bytes outside", self._strategy, candidate.name, placed.outside_end)
+                    continue
                 seconds = self._placer.seconds(placed.draft)
                 logger.info("%s: %s, %s takes %.4g s", self._strategy, candidate.name, eviction.value, seconds)
                 if seconds < least:
