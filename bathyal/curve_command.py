@@ -16,6 +16,7 @@ from .memory.errors import ConfigError
 from .memory.sizes import format_size
 from .network_options import NetworkChoice, choose
 from .scheduler.curve import Point, curve
+from .scheduler.offload import require_link
 from .scheduler.planner import Problem
 from .scheduler.strategies import parse_strategy
 
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
         picture.require(options.plot)
     choice = choose(options)
     problem = _problem(choice)
+    for name in names:
+        require_link(problem, parse_strategy(name))
     seconds = sum(problem.costs.fastest_seconds(op.id) for op in problem.graph.ops)
     if not options.json:
         print(plan_command.describe(choice, problem.graph))

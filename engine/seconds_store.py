@@ -7,8 +7,10 @@ import json
 import logging
 import math
 import os
-import tempfile
 from pathlib import Path
+
+from ..memory.errors import ConfigError
+from .whole_file import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +64,10 @@ class SecondsStore:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump({"format": FORMAT, "seconds": {**self._read(), **self._seconds}}, file)
-            Path(file.name).replace(self._path)
-        except OSError as error:
+            write_whole(
+                self._path, json.dumps({"format": FORMAT, "seconds": {**self._read(), **self._seconds}}).encode()
+            )
+        except (OSError, ConfigError) as error:
             logger.warning("could not keep the measured seconds in %s: %s", self._path, error)
 
 

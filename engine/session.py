@@ -135,7 +135,8 @@ def problem_without_memory(
         costs = estimate(graph, backend)
     if settings.link is not None:
         costs = replace(costs, link=parse_link(settings.link))
-    return Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph)), surroundings
+    problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph))
+    return replace(problem, most_outside_bytes=settings.most_outside_bytes), surroundings
 
 
 def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
@@ -144,6 +145,19 @@ def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, m
     problem, surroundings = problem_without_memory(network, settings, mode)
     plan = make_plan(problem, settings.strategy, budget_bytes)
     return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, surroundings)
+
+
+def plan_alone(network: Layer, settings: Settings, budget_bytes: int, *, progress: bool = False) -> Planned:
+    """Plan a training step as a session does, timing kernels and disk where that is asked for, but bind nothing."""
+    session = Session(network, settings, progress=progress)
+    try:
+        problem = session.problem
+        here = Surroundings(session.backend.name, session.backend.version(), session.threads)
+    finally:
+        session.close()
+    begin = time.perf_counter()
+    plan = make_plan(problem, settings.strategy, budget_bytes)
+    return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
 
 
 class Session:
@@ -288,7 +302,8 @@ class Session:
         spills = self.settings.spills or (saved is not None and saved.plan.outside_bytes)
         if spills and (mode is Mode.TRAINING or layout.outside):
             costs = replace(costs, link=self._spill.link(device.arena))
-        return Problem(graph, costs, Kernels(self.settings.kernels), layout, fixed_state=not training_batch)
+        problem = Problem(graph, costs, Kernels(self.settings.kernels), layout, fixed_state=not training_batch)
+        return replace(problem, most_outside_bytes=self.settings.most_outside_bytes)
 
     def _plan(self, mode: Mode, batch: int) -> Planned:
         problem = self._problem(mode, batch)

@@ -124,6 +124,11 @@ class Settings:
         told = any(given is not None for given in (self.link, self.spill_dir, self.spill_size))
         return name in MOVING or (name == AUTO and told)
 
+    @property
+    def most_outside_bytes(self) -> int | None:
+        """What a plan may leave outside the arena at a time; None where the user sets no limit."""
+        return None if self.spill_size is None else parse_size(self.spill_size, "spill_size")
+
     def make_backend(self) -> Backend:
         """The backend of that name; raises DeviceError when its library is missing, but for "auto"."""
         if self.backend != AUTO:

@@ -30,13 +30,13 @@ from .chain_orders import ChainOrders
 from .draft import Draft
 from .kernels import Choice, Kernels, fastest_within
 from .link import Link
-from .orders import Placed, Placer
+from .orders import Placed, Placer, Problem
 from .plan import NO_TENSOR, PAGE, Run, aligned
 from .recompute import Recomputation, Segmented, recomputing_order
 from .residents import Residents
 from .segments import affordable, cheap_segments, first_segments
 from .state_layout import StateLayout, in_order_of_blocks, lay_out_state
-from .strategies import Strategy
+from .strategies import MOVING, Strategy
 from .tensor_cache import Eviction, Timing, play
 from .transfers import with_moves
 
@@ -86,6 +86,23 @@ class _Candidate:
     state: StateLayout
 
 
+def require_link(problem: Problem, strategy: Strategy) -> Link | None:
+    """The link of a problem; None only where the strategy needs none.
+
+    Raises:
+        ConfigError: the cost table has none, and the strategy moves tensors.
+    """
+    link = problem.costs.link
+    if link is None and strategy.name in MOVING:
+        raise ConfigError(
+            "link",
+            f"the speed at which strategy {str(strategy)!r} can move tensors out of the arena and back",
+            "none",
+            "Give --link OUT,IN in bytes per second, such as '1 GB,1.5 GB'.",
+        )
+    return link
+
+
 class OffloadOrders:
     """Proposes the orders of one of the strategies with moves.
 
@@ -103,14 +120,8 @@ class OffloadOrders:
         self, placer: Placer, strategy: Strategy, chain: ChainOrders | None = None, link: Link | None = None
     ) -> None:
         problem = placer.problem
-        link = link or problem.costs.link
-        if link is None:
-            raise ConfigError(
-                "link",
-                f"the speed at which strategy {str(strategy)!r} can move tensors out of the arena and back",
-                "none",
-                "Give --link OUT,IN in bytes per second, such as '1 GB,1.5 GB'.",
-            )
+        link = link or require_link(problem, strategy)
+        assert link is not None
         self._placer, self._strategy, self._link = placer, strategy, link
         self._streams = strategy.name == "stream" and not problem.fixed_state
         training = any(op.phase is Phase.LOSS for op in problem.graph.ops)
@@ -148,32 +159,39 @@ class OffloadOrders:
     def fastest(self, budget_bytes: int) -> Placed | None:
         """The fastest for the budget that is found; None where none fits."""
         layouts = self._layouts(budget_bytes)
-        played = []
+        first = layouts[len(layouts) // 3]
+        best, least = None, math.inf
+        played: list[tuple[float, int, str, Sequence[int]]] = []
         for number, (name, order) in enumerate(self._orders(budget_bytes)):
-            candidate = self._candidate(name, order, self._placer.choose, layouts[len(layouts) // 3])
+            candidate = self._candidate(name, order, self._placer.choose, first)
             seconds, placed = self._tried(candidate, self._evictions[0], budget_bytes)
             if placed is not None:
-                played.append((seconds, number, candidate, placed))
-        played.sort(key=lambda entry: entry[:2])
-        if not played:
-            return None
-        least, _, first, best = played[0]
-        for _, _, kept, _ in played[: 1 if self._many else KEPT]:
+                played.append((seconds, number, name, order))
+            if seconds < least:
+                best, least = placed, seconds
+        for _, _, name, order in sorted(played)[: 1 if self._many else KEPT]:
             for choose in self._choices(budget_bytes):
                 for state in layouts:
-                    candidate = self._candidate(kept.name, kept.order, choose, state)
+                    candidate = self._candidate(name, order, choose, state)
                     for eviction in self._evictions:
-                        if (candidate.choose, state, eviction) == (first.choose, first.state, self._evictions[0]):
+                        if (choose, state, eviction) == (self._placer.choose, first, self._evictions[0]):
                             continue
                         seconds, placed = self._tried(candidate, eviction, budget_bytes)
-                        if placed is not None and seconds < least:
+                        if seconds < least:
                             best, least = placed, seconds
         return best
 
     def _tried(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> tuple[float, Placed | None]:
-        placed = self._placed(candidate, eviction, budget_bytes)
-        seconds = math.inf if placed is None else self._placer.seconds(placed.draft)
-        words = "does not fit" if placed is None else f"takes {seconds:.4g} s"
+        """Its seconds, and where it lies; infinity and None where it does not fit."""
+        placed, most = self._placed(candidate, eviction, budget_bytes), self._placer.problem.most_outside_bytes
+        seconds = math.inf
+        if placed is None:
+            words = "does not fit"
+        elif most is not None and placed.outside_end > most:
+            words, placed = f"puts {placed.outside_end} bytes outside", None
+        else:
+            seconds = self._placer.seconds(placed.draft)
+            words = f"takes {seconds:.4g} s"
         state = candidate.state.nbytes
         logger.info("%s: %s, %d bytes of state, %s %s", self._strategy, candidate.name, state, eviction.value, words)
         return seconds, placed
@@ -263,7 +281,9 @@ class OffloadOrders:
         order = recomputing_order(steps, at_once)
         if mode is Recomputation.COST_AWARE:
             drafted = self._placer.drafted(order, state=self._smallest_state)
-            order = recomputing_order(steps, affordable(drafted, steps, budget_bytes - self._smallest_state.nbytes))
+            state = self._smallest_state
+            resident = {t.id for t in self._placer.problem.graph.with_role(*STATE) if t.name in state.addresses}
+            order = recomputing_order(steps, affordable(drafted, steps, budget_bytes - state.nbytes, resident))
         return order
 
     def _candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:

@@ -33,6 +33,7 @@ class Problem:
         kernels: whether kernels follow the free bytes.
         state: where parameters, statistics and momentum lie.
         fixed_state: whether other programs rely on that; else a strategy may leave part of it outside the arena.
+        most_outside_bytes: that may be outside the arena at a time; None for no limit.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class Problem:
     kernels: Kernels
     state: StateLayout
     fixed_state: bool = False
+    most_outside_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class Placer:
             choose = fastest_that_fits(self.problem.costs, planned.draft, room)
             faster = replace(self.placed(planned.order, choose, planned.state), note=planned.note)
             if faster.end <= budget_bytes:
-                return faster
+                return faster if self.seconds(faster.draft) < self.seconds(planned.draft) else planned
             room -= faster.end - budget_bytes
         return planned
 

@@ -53,7 +53,7 @@ def _only_activation(graph: Graph, op: Op) -> int | None:
     return read[0] if len(read) == 1 else None
 
 
-def affordable(drafted: Draft, steps: Segmented[int], limit_bytes: int) -> list[bool]:
+def affordable(drafted: Draft, steps: Segmented[int], limit_bytes: int, beside: Container[int]) -> list[bool]:
     """For each segment, whether what lives while it is recomputed at once and used stays within the limit.
 
     Args:
@@ -61,9 +61,10 @@ def affordable(drafted: Draft, steps: Segmented[int], limit_bytes: int) -> list[
         steps: the segments.
         limit_bytes: for the operands of the step that runs and for the values of cheap operations, all else being
             elsewhere between its uses.
+        beside: tensors that do not count: the state that stays in the arena.
     """
     home = {t: number for number, run in enumerate(steps.segments) for op in run for t in steps.makes[op]}
-    live = _live_with_all_else_elsewhere(drafted, home.keys())
+    live = _live_with_all_else_elsewhere(drafted, home.keys(), beside)
     most = [0] * len(steps.segments)
     seen: dict[int, int] = {}
     for position, step in enumerate(drafted.steps):
@@ -76,7 +77,7 @@ def affordable(drafted: Draft, steps: Segmented[int], limit_bytes: int) -> list[
     return [nbytes <= limit_bytes for nbytes in most]
 
 
-def _live_with_all_else_elsewhere(drafted: Draft, cheap: Container[int]) -> list[int]:
+def _live_with_all_else_elsewhere(drafted: Draft, cheap: Container[int], beside: Container[int]) -> list[int]:
     """Bytes at each step of its operands and of cheap values."""
     change = [0] * (len(drafted.steps) + 1)
     for tensor, birth, death, nbytes in zip(drafted.tensor, drafted.birth, drafted.death, drafted.nbytes, strict=True):
@@ -87,6 +88,7 @@ def _live_with_all_else_elsewhere(drafted: Draft, cheap: Container[int]) -> list
     for step, delta in zip(drafted.steps, change, strict=False):
         assert isinstance(step, Run)
         total += delta
-        others = {i for i in (*step.inputs, *step.outputs) if drafted.tensor[i] not in cheap}
+        operands = {i for i in (*step.inputs, *step.outputs) if drafted.tensor[i] not in cheap}
+        others = [i for i in operands if drafted.tensor[i] not in beside]
         live.append(total + sum(drafted.nbytes[i] for i in others))
     return live

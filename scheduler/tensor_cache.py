@@ -6,8 +6,8 @@ state that lies in the arena stay. A tensor that is there when it is read moves 
 comes with its first use; once it is updated it stays until its bytes are needed or the step ends.
 
 Of those who could leave, the first few by that rule are looked at, with their neighbours up to the bytes that are needed;
-taken are those of whom the first to be missed is missed last. Where locked operands leave no such stretch, everybody
-leaves and the operands are brought back side by side.
+taken are those of whom the first to be missed is missed last. Where locked operands leave no such stretch, the least of
+them leave and are brought back elsewhere; at last everybody leaves, and all operands are brought side by side.
 
 What is away comes back before it is read: when all transfers that are needed up to some point would else be late, with
 `MARGIN` for a link that is slower than said, and at least one heavy operation ahead. For that, only those leave who are
@@ -155,9 +155,7 @@ class _Cache:
         heirs = {new for _, new in residents.handed_over[position]}
         missing = [i for i in operands if i not in there and i not in arriving]
         coming = [i for i in (*arriving, *missing) if i not in heirs]
-        if not self._fit(coming, position, {*operands, *arriving}):
-            self._start_afresh(position, coming)
-            missing = [i for i in operands if i not in arriving]
+        missing += self._bring(coming, position, {*operands, *arriving})
         for instance in missing:
             self._fetched(instance, position, position)
         for old, new in residents.handed_over[position]:
@@ -181,6 +179,29 @@ class _Cache:
             self._leave(instance, len(self._comes) - 1)
         self.played.departures.sort(key=lambda d: (d.gone, d.instance))
         self.played.returns.sort(key=lambda r: (r.begin, r.next_use))
+
+    def _bring(self, coming: Sequence[int], position: int, locked: Collection[int]) -> list[int]:
+        """Place what comes; where it does not fit beside the operands that are there, bring the least of these anew.
+
+        Returns:
+            The operands that left and come back.
+        """
+        nbytes = self._residents.nbytes
+        there = sorted((i for i in self._touched if i in locked and self._residents.movable[i]), key=nbytes.__getitem__)
+        anew: list[int] = []
+        while not self._fit((*coming, *anew), position, locked):
+            for instance in (*coming, *anew):
+                if instance in self._touched:
+                    self._forget(instance)
+            if not there:
+                for instance in list(self._touched):
+                    self._leave(instance, position)
+                fits = self._fit((*coming, *anew), position, locked)
+                assert fits, "the least room is enough"
+                break
+            anew.append(there.pop(0))
+            self._leave(anew[-1], position)
+        return anew
 
     def _fit(self, coming: Sequence[int], position: int, locked: Collection[int]) -> bool:
         nbytes = self._residents.nbytes
@@ -258,19 +279,6 @@ class _Cache:
             low = min(low, edge)
             edge = grow(edge)
         return low, leave
-
-    def _start_afresh(self, position: int, placed: Collection[int]) -> None:
-        """Let everybody leave, but for those who were just placed, and place all operands side by side."""
-        residents = self._residents
-        for instance in list(self._touched):
-            if instance in placed:
-                self._forget(instance)
-            else:
-                self._leave(instance, position)
-        heirs = {new for _, new in residents.handed_over[position]}
-        coming = [i for i in residents.operands[position] if i not in heirs]
-        fits = self._fit(coming, position, coming)
-        assert fits, "the least room is enough"
 
     def _forget(self, instance: int) -> None:
         """Take back that an instance was placed."""

@@ -1,0 +1,1 @@
+../../bathyal/deepest.py

@@ -1,0 +1,52 @@
+"""The deepest network that does: a search over a number of blocks, with as few attempts as it takes.
+
+An attempt says how much of what is allowed a number of blocks needs (1 is all of it); memory, disk and seconds grow
+about in proportion to the blocks, so the next number is read off the last one, and the bracket halves where nothing is
+known but that it did not do. Does not check that what is needed grows with the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+AIM = 0.98
+"""The share of what is allowed that a proportion aims at."""
+STEP_UP = 1.25
+"""Growth where an attempt did, and does not say how much of what is allowed it needed."""
+
+
+def search_deepest(attempt: Callable[[int], float | None], start: int, within: float, *, others: int = 0) -> int:
+    """The largest number found that does; 0 where not even 1 does.
+
+    Args:
+        attempt: the share of what is allowed that a number needs, at most 1 where it does, more where it does not; None
+            where it does not and nobody knows by how much, 0 where it does and nobody knows with how much to spare.
+        start: the first number.
+        within: how near to the limit is enough: the share that may be left, or the relative width of the bracket.
+        others: blocks that are there besides the number, which a proportion counts too.
+    """
+    low, high, number = 0, 0, max(start, 1)
+    while True:
+        share = attempt(number)
+        if share is not None and share <= 1:
+            low = number
+            if share >= 1 - within:
+                return low
+        else:
+            high = number
+        if high and high - low <= max(1, int(within * high)):
+            return low
+        number = _next(low, high, number, share, others)
+
+
+def _next(low: int, high: int, number: int, share: float | None, others: int) -> int:
+    """The next number: in proportion to the share, in the middle of the bracket, or further up; inside the bracket."""
+    if share:
+        guess = int((number + others) * AIM / share) - others
+    elif high:
+        guess = (low + high) // 2
+    else:
+        guess = int(number * STEP_UP)
+    if high and not low < guess < high:
+        guess = (low + high) // 2
+    return max(guess, low + 1)
