@@ -143,7 +143,8 @@ class StrategyPlanner:
             words.append(f"Strategy 'chain' needs {needs} bytes ({format_size(needs)}).")
         streams = name == "stream" or (name == "auto" and problem.costs.link is not None)
         if _is_training(problem.graph) and not streams and not problem.fixed_state:
-            least = OffloadOrders(self._placer, Strategy("stream"), link=Link(1.0, 1.0)).smallest().end
+            placer = Placer(problem, whole_step=False)
+            least = OffloadOrders(placer, Strategy("stream"), link=Link(1.0, 1.0)).smallest().end
             words.append(f"With a disk (--spill-dir) 'stream' needs {least} bytes ({format_size(least)}).")
         return " ".join(words) or "Give more memory, a smaller batch or smaller images."
 

@@ -44,7 +44,7 @@ from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.plan import NO_INSTANCE, Fetch, Offload, Run, Wait
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
-from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.scheduler.state_layout import lay_out_state, planned_layout
 from bathyal.scheduler.verify import verify
 from random_networks import random_network, random_problem
 from spilling import linked, tier_for
@@ -151,10 +151,10 @@ def feeds(step, dtype="float32", shape=SHAPE):
 def run(problem, plan, device, steps=3, seed=5):
     """Losses and the digest of the weights after a few steps."""
     backend = ReferenceBackend()
-    state = State(problem.graph, problem.state, backend, device)
-    state.initialize(seed)
     (images,) = problem.graph.with_role(Role.INPUT)
     with tier_for(plan) as tier:
+        state = State(problem.graph, planned_layout(plan, problem.graph), backend, device, tier)
+        state.initialize(seed)
         executor = Executor(plan, problem.graph, backend, device, tier)
         executor.bind()
         losses = [executor.run(feeds(step, shape=images.shape))["loss"].tobytes() for step in range(steps)]
@@ -164,7 +164,7 @@ def run(problem, plan, device, steps=3, seed=5):
 def check_that_no_plan_changes_a_bit(problem):
     """Every strategy at several budgets, in an arena full of NaN, against `keep`."""
     plans = [make_plan(problem, "keep", 2**40)]
-    for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory"):
+    for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory", "stream"):
         problem = linked(problem, strategy)
         least = least_bytes(problem, strategy)
         most = make_plan(problem, strategy, 2**40).peak_bytes

@@ -15,6 +15,7 @@ from bathyal.scheduler.bounds import knapsack_seconds
 from bathyal.scheduler.plan import NO_TENSOR, Plan
 from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 from bathyal.scheduler.simulate import simulate
+from bathyal.scheduler.state_layout import planned_layout
 from bathyal.scheduler.verify import verify
 from plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte
 from random_networks import natural_order, random_problem
@@ -30,7 +31,7 @@ def test_plans_fit_and_are_what_they_say(seed, strategy):
     planner = StrategyPlanner(problem, strategy)
     for budget in budgets(problem, strategy):
         plan = planner.plan(budget)
-        verify(plan, problem.graph, problem.costs, problem.state)
+        verify(plan, problem.graph, problem.costs, planned_layout(plan, problem.graph))
         assert plan.peak_bytes <= budget
         assert plan.peak_bytes == max(i.address + i.nbytes for i in plan.instances)
         assert plan.live_peak_bytes <= plan.peak_bytes

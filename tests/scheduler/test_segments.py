@@ -36,7 +36,7 @@ def order_of(graph, at_once, limit=None):
     order = recomputing_order(steps, [at_once] * len(steps.segments))
     if limit is None:
         return order
-    return recomputing_order(steps, affordable(draft(graph, order, no_workspace), steps, limit))
+    return recomputing_order(steps, affordable(draft(graph, order, no_workspace), steps, limit, ()))
 
 
 def most_bytes(graph, order):

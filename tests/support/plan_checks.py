@@ -10,6 +10,7 @@ from bathyal.layers.graph import FED, STATE
 from bathyal.layers.kinds import KINDS
 from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Wait
 from bathyal.scheduler.planner import Problem, StrategyPlanner
+from bathyal.scheduler.state_layout import planned_layout
 
 PLENTY = 2**40
 
@@ -46,6 +47,7 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
     Knows of no lifetimes: it only looks at addresses, at what each operation reads, and at what it may overwrite.
     """
     graph, instances = problem.graph, plan.instances
+    state = planned_layout(plan, graph)
     memory = np.full(plan.peak_bytes, -1, np.int64)
     outside = np.full(plan.outside_bytes, -1, np.int64)
     moving: dict[int, tuple[slice, slice, bool]] = {}
@@ -64,24 +66,30 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
     def overlap(a: slice, b: slice) -> bool:
         return a.start < b.stop and b.start < a.stop
 
+    def beyond_the_arena(copy: int) -> slice:
+        stay = plan.copies[copy]
+        return slice(stay.address, stay.address + stay.nbytes)
+
     def begin(position: int, step: Offload | Fetch) -> None:
         """What is copied may be read and written at any time until the wait: until then the target holds nothing."""
         stay = plan.copies[step.copy]
-        inside, beyond = place(step.instance), slice(stay.address, stay.address + stay.nbytes)
+        inside, beyond = place(step.instance), beyond_the_arena(step.copy)
         if isinstance(step, Offload):
-            check(step.instance)
+            check(step.instance, int(stay.tensor in updated))
             outside[beyond] = -1
         else:
-            assert (outside[beyond] == labels[stay.tensor, 0])[: inside.stop - inside.start].all()
+            label = labels[stay.tensor, int(stay.tensor in updated)]
+            assert (outside[beyond] == label)[: inside.stop - inside.start].all()
             memory[instances[step.instance].address :][: stay.nbytes] = -1
         moving[position] = inside, beyond, isinstance(step, Offload)
 
     def finish(position: int) -> None:
         inside, beyond, outward = moving.pop(position)
         step = plan.steps[position]
-        label = labels[instances[step.instance].tensor, 0]
+        tensor = instances[step.instance].tensor
+        label = labels[tensor, int(tensor in updated)]
         if outward:
-            check(step.instance)
+            check(step.instance, int(tensor in updated))
             outside[beyond] = label
         else:
             assert (outside[beyond] == label).all()
@@ -92,6 +100,9 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
     for number, i in enumerate(instances):
         if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in FED | STATE and number not in fetched:
             write(number)
+    homes = {copy.tensor: n for n, copy in enumerate(plan.copies) if graph.tensors[copy.tensor].role in STATE}
+    for tensor, copy in homes.items():
+        outside[beyond_the_arena(copy)] = labels.setdefault((tensor, 0), len(labels))
     updated: set[int] = set()
     done: set[int] = set()
     for position, step in enumerate(plan.steps):
@@ -129,10 +140,15 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
                 write(number, 1)
         done.add(step.op)
     for number, i in enumerate(instances):
+        if i.tensor in homes:
+            continue
         if i.tensor != NO_TENSOR and graph.tensors[i.tensor].role in STATE:
-            assert i.address == problem.state.addresses[graph.tensors[i.tensor].name]
+            assert i.address == state.addresses[graph.tensors[i.tensor].name]
             check(number, 1)
         elif i.tensor in graph.outputs and i.death == len(plan.steps) - 1:
             check(number)
+    for tensor, copy in homes.items():
+        assert plan.copies[copy].address == state.outside[graph.tensors[tensor].name]
+        assert (outside[beyond_the_arena(copy)] == labels[tensor, 1]).all()
     assert not moving
     assert done == {op.id for op in graph.ops}

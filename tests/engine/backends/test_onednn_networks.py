@@ -35,7 +35,7 @@ from bathyal.memory.host import HostDevice
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
-from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.scheduler.state_layout import lay_out_state, planned_layout
 from lowered_graphs import relative_distance
 from onednn_library import onednn_backend
 from random_networks import random_network
@@ -121,15 +121,15 @@ def check_padding(case, device, backend=BACKEND):
 
 def run(case, plan, device, backend=BACKEND):
     """Losses, digest of the weights, weights and executor after some steps."""
-    state = State(case.graph, case.state, backend, device)
-    state.initialize(5)
     images = case.graph.with_role(Role.INPUT)[0].shape
     with tier_for(plan) as tier:
+        state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
+        state.initialize(5)
         executor = Executor(plan, case.graph, backend, device, tier)
         executor.bind()
         losses = [executor.run(feeds(step, images))["loss"] for step in range(STEPS)]
-    weights = {name: state.read(name) for name in state.names()}
-    return np.concatenate(losses), state.weights_sha256(), weights, executor
+        weights = {name: state.read(name) for name in state.names()}
+        return np.concatenate(losses), state.weights_sha256(), weights, executor
 
 
 @pytest.mark.parametrize("key", [*range(24), *UNUSUAL])
