@@ -59,11 +59,11 @@ class Placer:
         """Instances without addresses; by default with the kernels that memory is planned with."""
         return draft(self.problem.graph, order, choose or self.choose, whole_step=self._whole_step)
 
-    def placed(self, order: Sequence[int], choose: Choice | None = None) -> Placed:
-        """Draft and place."""
-        return self.located(order, self.drafted(order, choose))
+    def placed(self, order: Sequence[int], choose: Choice | None = None, enough: int | None = None) -> Placed:
+        """Draft and place; `enough` is that of `place`."""
+        return self.located(order, self.drafted(order, choose), enough)
 
-    def located(self, order: Sequence[int], drafted: Draft) -> Placed:
+    def located(self, order: Sequence[int], drafted: Draft, enough: int | None = None) -> Placed:
         """Give the instances of `order` addresses."""
         graph, state = self.problem.graph, self.problem.state
         fixed = {
@@ -73,7 +73,7 @@ class Placer:
         }
         buffers = drafted.buffers()
         free = [buffer for buffer in buffers if buffer not in fixed]
-        found, _ = place([Rectangle(*buffers[buffer]) for buffer in free], state.nbytes)
+        found, _ = place([Rectangle(*buffers[buffer]) for buffer in free], state.nbytes, enough)
         at = {**fixed, **dict(zip(free, found, strict=True))}
         addresses = [at[buffer] for buffer in drafted.buffer]
         end = max((a + n for a, n in zip(addresses, drafted.nbytes, strict=True)), default=0)
