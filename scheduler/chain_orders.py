@@ -47,9 +47,10 @@ class ChainOrders:
             plain = plain_model(placer)
             self._baselines = [BaselineOrders(placer, Strategy(name), plain) for name in ("sequential", "revolve")]
 
-    def _placed(self, steps: Sequence[Step]) -> Placed:
+    def _placed(self, steps: Sequence[Step], enough: int) -> Placed:
         order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
-        return replace(self._placer.placed(order, choose_kernels(self._model, steps)), note="an optimal chain plan")
+        placed = self._placer.placed(order, choose_kernels(self._model, steps), enough)
+        return replace(placed, note="an optimal chain plan")
 
     def order_within(self, room_bytes: int) -> list[int] | None:
         """The fastest order of operations whose activations take at most so much by the chain's count; None without."""
@@ -64,7 +65,7 @@ class ChainOrders:
         if self._is_short:
             solution = Ladder(self._model.chain, room := simulate_chain(self._model.chain, steps[0])[0]).solution(room)
             steps += [solution.steps] if solution else []
-        found = [*map(self._placed, steps), *(b.smallest() for b in self._baselines)]
+        found = [*(self._placed(s, 0) for s in steps), *(b.smallest() for b in self._baselines)]
         return min(found, key=lambda placed: (placed.end, self._placer.seconds(placed.draft)))
 
     def fastest(self, budget_bytes: int) -> Placed | None:
@@ -93,7 +94,7 @@ class ChainOrders:
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
                 return None
-            placed = self._placed(solution.steps)
+            placed = self._placed(solution.steps, budget_bytes)
             over = placed.end - budget_bytes
             if over <= 0:
                 return placed

@@ -15,7 +15,7 @@ from .draft import Draft, Stays, aligned_size, draft
 from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
 from .moves import Order
 from .placement import Rectangle, place
-from .plan import ALIGNMENT, NO_TENSOR, PAGE
+from .plan import NO_TENSOR
 from .simulate import play
 from .state_layout import StateLayout
 
@@ -91,13 +91,13 @@ class Placer:
         outside = {t.id for t in graph.with_role(*STATE) if t.name in state.outside}
         return draft(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
 
-    def placed(self, order: Order, choose: Choice | None = None, state: StateLayout | None = None) -> Placed:
-        """Draft and place."""
-        return self.located(order, self.drafted(order, choose, state), state)
+    def placed(self, order: Order, choose: Choice | None = None, enough: int | None = None) -> Placed:
+        """Draft and place; `enough` is that of `place`."""
+        return self.located(order, self.drafted(order, choose), enough)
 
-    def located(self, order: Order, drafted: Draft, state: StateLayout | None = None) -> Placed:
+    def located(self, order: Order, drafted: Draft, enough: int | None = None) -> Placed:
         """Give the instances of `order` addresses."""
-        graph, state = self.problem.graph, state or self.problem.state
+        graph, state = self.problem.graph, self.problem.state
         fixed = {
             instance: state.addresses[graph.tensors[tensor].name]
             for instance, tensor in enumerate(drafted.tensor)
@@ -105,9 +105,7 @@ class Placer:
         }
         buffers = drafted.buffers()
         free = [buffer for buffer in buffers if buffer not in fixed]
-        paged = drafted.paged
-        shapes = [Rectangle(*buffers[b], PAGE if b in paged else ALIGNMENT) for b in free]
-        found, _ = place(shapes, state.nbytes)
+        found, _ = place([Rectangle(*buffers[buffer]) for buffer in free], state.nbytes, enough)
         at = {**fixed, **dict(zip(free, found, strict=True))}
         return self.at(order, drafted, [at[buffer] for buffer in drafted.buffer], state)
 
@@ -143,9 +141,9 @@ class Placer:
                 made.update(op.outputs)
         return self.problem.state.nbytes + sum(aligned_size(graph.tensors[t]) for t in made & read)
 
-    def least_end(self, drafted: Draft, state: StateLayout | None = None) -> int:
+    def least_end(self, drafted: Draft) -> int:
         """What no placement can end below: the state, and the most of all else that lives at once."""
-        tensors, state = self.problem.graph.tensors, state or self.problem.state
+        tensors, state = self.problem.graph.tensors, self.problem.state
         resident = sum(
             nbytes
             for tensor, nbytes in zip(drafted.tensor, drafted.nbytes, strict=True)
@@ -159,7 +157,7 @@ class Placer:
         room = budget_bytes
         for _ in range(ATTEMPTS):
             choose = fastest_that_fits(self.problem.costs, planned.draft, room)
-            faster = replace(self.placed(planned.order, choose, planned.state), note=planned.note)
+            faster = replace(self.placed(planned.order, choose), note=planned.note)
             if faster.end <= budget_bytes:
                 return faster if self.seconds(faster.draft) < self.seconds(planned.draft) else planned
             room -= faster.end - budget_bytes

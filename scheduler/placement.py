@@ -41,8 +41,14 @@ class Rectangle(NamedTuple):
     alignment: int = ALIGNMENT
 
 
-def place(rectangles: Sequence[Rectangle], base: int) -> tuple[list[int], int]:
+def place(rectangles: Sequence[Rectangle], base: int, enough: int | None = None) -> tuple[list[int], int]:
     """Find addresses from `base` up; `base` is aligned as the arena is, no more.
+
+    Args:
+        rectangles: what lives when.
+        base: the lowest address.
+        enough: an end up to which first-fits are repaired, 0 for the lowest that is found; None repairs none, in a
+            fraction of the time.
 
     Returns:
         The address of each rectangle, and the highest end (at least `base`).
@@ -63,7 +69,9 @@ def place(rectangles: Sequence[Rectangle], base: int) -> tuple[list[int], int]:
         found = _first_fit(rectangles, order, base)
         tried.append((order, found[0]))
         best = min(best, found, key=lambda found: found[1])
-    enough = bound + bound // CLOSE
+    if enough is None or bound > enough > 0:
+        return best
+    enough = max(enough, bound + bound // CLOSE)
     for order, addresses in (tried[number] for number in REPAIRED):
         for promote in (_to_the_front, _half_way):
             if best[1] > enough:
