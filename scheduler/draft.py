@@ -129,35 +129,36 @@ def draft(
     current = {t: out.add(t, 0, size(graph.tensors[t])) for t in resident}
     moving = _Moving(out, current, outside, last)
     done: set[int] = set()
+    ops, tensors, death, add = graph.ops, graph.tensors, out.death, out.add
     for position, entry in enumerate(order):
         if isinstance(entry, Move):
-            steps.append(moving.step(entry, position, size(graph.tensors[entry.tensor])))
+            steps.append(moving.step(entry, position, size(tensors[entry.tensor])))
             continue
-        op = graph.ops[entry]
+        op = ops[entry]
         again = entry in done
         done.add(entry)
         for t in op.inputs:
             if t not in current:
-                role = graph.tensors[t].role
-                assert role in STATE or role in FED, f"{op.name} reads {graph.tensors[t].name} before it is made"
-                current[t] = out.add(t, position if t in outside else 0, size(graph.tensors[t]))
+                role = tensors[t].role
+                assert role in STATE or role in FED, f"{op.name} reads {tensors[t].name} before it is made"
+                current[t] = add(t, position if t in outside else 0, size(tensors[t]))
                 if role in STATE and t not in outside:
-                    out.death[-1] = last
-        inputs = tuple(current[t] for t in op.inputs)
+                    death[-1] = last
+        inputs = tuple([current[t] for t in op.inputs])
         for i in inputs:
-            if out.death[i] < position:
-                out.death[i] = position
+            if death[i] < position:
+                death[i] = position
         outputs = []
+        kept = KINDS[op.kind].kept if again else ()
         for index, t in enumerate(op.outputs):
-            if again and index in KINDS[op.kind].kept:
-                kept = current[t]
-                out.death[kept] = max(out.death[kept], position)
-                outputs.append(kept)
+            if index in kept:
+                number = current[t]
+                death[number] = max(death[number], position)
             else:
-                outputs.append(out.add(t, position, size(graph.tensors[t])))
-                current[t] = outputs[-1]
+                number = current[t] = add(t, position, size(tensors[t]))
+            outputs.append(number)
         index, workspace_bytes = kernel(entry)
-        workspace = out.add(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE
+        workspace = add(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE
         steps.append(Run(entry, index, inputs, tuple(outputs), workspace, again))
     out.buffer = list(range(len(out.tensor)))
     needed_after = {current[t] for t in (*graph.outputs, *final) if t in current}

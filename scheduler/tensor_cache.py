@@ -225,7 +225,9 @@ class _Cache:
                     continue
                 if later_than is not None and min(map(missed, window[1])) <= later_than:
                     continue
-                worst = -min(map(missed, window[1])) if self._farthest else max(map(self._touched.__getitem__, window[1]))
+                worst = (
+                    -min(map(missed, window[1])) if self._farthest else max(map(self._touched.__getitem__, window[1]))
+                )
                 if best is None or worst <= best[0]:
                     score = (worst, sum(map(sizes, window[1])))
                     if best is None or score < best:
