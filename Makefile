@@ -6,10 +6,10 @@ export OMP_WAIT_POLICY := passive
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test lint types check clean
+.PHONY: help install train resnet2500 test lint types check clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Bathyal needs Python 3.10 or newer: make PYTHON=/path/to/python3 ...")'
@@ -27,6 +27,9 @@ install: $(VENV)/.examples  ## make .venv with Bathyal and what its examples nee
 
 train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 4 MiB
 	$(BIN)/bathyal train small_resnet --data digits --batch 64 --memory '4 MiB' --epochs 20 --lr 0.1 --schedule cosine
+
+resnet2500: $(VENV)/.examples  ## train a network of 2,498 layers; as root within 1 GiB that the kernel enforces
+	$(BIN)/python -m bathyal.resnet2500 $(if $(filter 0,$(shell id -u)),--limit '1 GiB')
 
 test: $(VENV)/.test  ## run the tests
 	$(BIN)/python -m pytest --numprocesses auto

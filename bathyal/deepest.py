@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-AIM = 0.98
-"""The share of what is allowed that a proportion aims at."""
 STEP_UP = 1.25
 """Growth where an attempt did, and does not say how much of what is allowed it needed."""
 
@@ -36,13 +34,13 @@ def search_deepest(attempt: Callable[[int], float | None], start: int, within: f
             high = number
         if high and high - low <= max(1, int(within * high)):
             return low
-        number = _next(low, high, number, share, others)
+        number = _next(low, high, number, share and share / (1 - within / 2), others)
 
 
 def _next(low: int, high: int, number: int, share: float | None, others: int) -> int:
-    """The next number: in proportion to the share, in the middle of the bracket, or further up; inside the bracket."""
+    """The next number, inside the bracket: in proportion to the share of the aim, in the middle, or further up."""
     if share:
-        guess = int((number + others) * AIM / share) - others
+        guess = int((number + others) / share) - others
     elif high:
         guess = (low + high) // 2
     else:

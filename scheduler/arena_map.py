@@ -23,6 +23,7 @@ class ArenaMap:
     def __init__(self, first: int, end: int) -> None:
         self._starts = [first]
         self._segments = {first: (end, HOLE)}
+        self._start_of = {end: first}
         self._holes = [(end - first, first)] if end > first else []
         self._at: dict[int, int] = {}
 
@@ -39,8 +40,7 @@ class ArenaMap:
 
     def before(self, start: int) -> int | None:
         """Where the segment before the one at `start` begins."""
-        place = bisect_left(self._starts, start)
-        return self._starts[place - 1] if place else None
+        return self._start_of.get(start)
 
     def after(self, start: int) -> int | None:
         """Where the segment after the one at `start` begins."""
@@ -90,6 +90,7 @@ class ArenaMap:
     def _add(self, start: int, end: int, owner: int) -> None:
         insort(self._starts, start)
         self._segments[start] = (end, owner)
+        self._start_of[end] = start
         if owner == HOLE:
             insort(self._holes, (end - start, start))
 

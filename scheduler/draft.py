@@ -49,13 +49,11 @@ class Draft(Stays):
     Attributes:
         steps: as in the plan.
         buffer: of each instance; the buffer's own number is that of its first instance.
-        paged: buffers of instances that are moved; their sizes and addresses are multiples of a page.
         copies: stays outside the arena.
     """
 
     steps: list[Step] = field(default_factory=list)
     buffer: list[int] = field(default_factory=list)
-    paged: set[int] = field(default_factory=set)
     copies: Stays = field(default_factory=Stays)
 
     def buffers(self) -> dict[int, tuple[int, int, int]]:
@@ -129,42 +127,43 @@ def draft(
     current = {t: out.add(t, 0, size(graph.tensors[t])) for t in resident}
     moving = _Moving(out, current, outside, last)
     done: set[int] = set()
+    ops, tensors, death, add = graph.ops, graph.tensors, out.death, out.add
 
     def find(t: int, position: int, reader: str) -> None:
         """What is fed, and state, is there without being made: from the start, or brought where its home is outside."""
-        role = graph.tensors[t].role
-        assert role in STATE or role in FED, f"{reader} reads {graph.tensors[t].name} before it is made"
-        current[t] = out.add(t, position if t in outside else 0, size(graph.tensors[t]))
+        role = tensors[t].role
+        assert role in STATE or role in FED, f"{reader} reads {tensors[t].name} before it is made"
+        current[t] = add(t, position if t in outside else 0, size(tensors[t]))
         if role in STATE and t not in outside:
-            out.death[-1] = last
+            death[-1] = last
 
     for position, entry in enumerate(order):
         if isinstance(entry, Move):
             if entry.what is Transfer.OFFLOAD and entry.tensor not in current:
                 find(entry.tensor, position, "a transfer")
-            steps.append(moving.step(entry, position, size(graph.tensors[entry.tensor])))
+            steps.append(moving.step(entry, position, size(tensors[entry.tensor])))
             continue
-        op = graph.ops[entry]
+        op = ops[entry]
         again = entry in done
         done.add(entry)
         for t in op.inputs:
             if t not in current:
                 find(t, position, op.name)
-        inputs = tuple(current[t] for t in op.inputs)
+        inputs = tuple([current[t] for t in op.inputs])
         for i in inputs:
-            if out.death[i] < position:
-                out.death[i] = position
+            if death[i] < position:
+                death[i] = position
         outputs = []
+        kept = KINDS[op.kind].kept if again else ()
         for index, t in enumerate(op.outputs):
-            if again and index in KINDS[op.kind].kept:
-                kept = current[t]
-                out.death[kept] = max(out.death[kept], position)
-                outputs.append(kept)
+            if index in kept:
+                number = current[t]
+                death[number] = max(death[number], position)
             else:
-                outputs.append(out.add(t, position, size(graph.tensors[t])))
-                current[t] = outputs[-1]
+                number = current[t] = add(t, position, size(tensors[t]))
+            outputs.append(number)
         index, workspace_bytes = kernel(entry)
-        workspace = out.add(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE
+        workspace = add(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE
         steps.append(Run(entry, index, inputs, tuple(outputs), workspace, again))
     out.buffer = list(range(len(out.tensor)))
     needed_after = {current[t] for t in (*graph.outputs, *final) if t in current}
@@ -230,9 +229,9 @@ class _Moving:
     def pad(self) -> None:
         """Give what is moved, and what shares its memory, whole pages."""
         out = self._out
-        out.paged = {out.buffer[i] for i in self._moved}
-        for i, buffer in enumerate(out.buffer if out.paged else ()):
-            if buffer in out.paged:
+        moved = {out.buffer[i] for i in self._moved}
+        for i, buffer in enumerate(out.buffer if moved else ()):
+            if buffer in moved:
                 out.nbytes[i] = aligned(out.nbytes[i], PAGE)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 from ..layers.graph import STATE, Graph, Role
 from .draft import Draft
@@ -106,10 +106,11 @@ class Residents:
         """The first position that uses an instance."""
         return self._uses[instance][0]
 
-    def uses_after(self, instance: int, position: int) -> Sequence[int]:
-        """All positions after `position` that use an instance."""
+    def next_use(self, instance: int, position: int) -> int | None:
+        """The first position after `position` that uses an instance; None where none does."""
         uses = self._uses[instance]
-        return uses[bisect_right(uses, position) :]
+        place = bisect_right(uses, position)
+        return uses[place] if place < len(uses) else None
 
     def least_bytes(self) -> int:
         """The room below which no cache works: the most that the operands of one operation take, beside what is fixed."""

@@ -20,6 +20,7 @@ the order is known.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -140,13 +141,14 @@ class _Cache:
         self._map = ArenaMap(first, end)
         self._touched: dict[int, int] = {}
         self._queue: list[tuple[int, int, int, int]] = []
+        self._missed: dict[int, int] = {}
         self._absent: list[tuple[int, int]] = []
         self._early: dict[int, int] = {}
         self._comes = [0.0, *accumulate(timed.seconds)]
         self._heavy = _heavy_before(timed.heavy)
         self._link_free = 0.0
-        for instance in residents.at_home:
-            heappush(self._absent, (residents.first_use(instance), instance))
+        self._in_seconds = [timed.link.in_seconds(n) for n in residents.nbytes]
+        self._absent = sorted((-residents.first_use(i), -i) for i in residents.at_home)
 
     def run(self, position: int) -> None:
         """Bring what an operation needs, let go what nobody needs after it, and begin to bring what is needed next."""
@@ -161,9 +163,10 @@ class _Cache:
         for old, new in residents.handed_over[position]:
             address = self._map.address(old)
             self._map.hand_over(old, new)
-            self._touched.pop(old)
+            del self._touched[old], self._missed[old]
             self.played.addresses.setdefault(new, []).append(address)
-        self._early = {i: n for i, n in self._early.items() if i not in operands}
+        for instance in operands:
+            self._early.pop(instance, None)
         for instance in (*operands, *arriving):
             if instance in self._map:
                 self._touch(instance, position)
@@ -171,7 +174,7 @@ class _Cache:
         for instance in residents.leaving[position]:
             if instance in self._map and instance not in residents.updated:
                 self._map.free(instance)
-                del there[instance]
+                del there[instance], self._missed[instance]
 
     def finish(self) -> None:
         """At the end of the step what was updated goes home."""
@@ -205,9 +208,10 @@ class _Cache:
 
     def _fit(self, coming: Sequence[int], position: int, locked: Collection[int]) -> bool:
         nbytes = self._residents.nbytes
-        return all(
-            self._place(instance, position, locked, None) for instance in sorted(coming, key=lambda i: (-nbytes[i], i))
-        )
+        for _, instance in sorted([(-nbytes[i], i) for i in coming]):
+            if not self._place(instance, position, locked, None):
+                return False
+        return True
 
     def _place(self, instance: int, position: int, locked: Collection[int], later_than: int | None) -> bool:
         """Find room, with others leaving for it if they must; only those who are needed later, where that is given."""
@@ -221,6 +225,7 @@ class _Cache:
         self.played.addresses.setdefault(instance, []).append(address)
         self.played.end = max(self.played.end, address + nbytes)
         self._touched[instance] = position
+        self._missed[instance] = self._next_use_after(instance, position)
         return True
 
     def _make_room(self, nbytes: int, position: int, locked: Collection[int], later_than: int | None) -> int | None:
@@ -228,6 +233,7 @@ class _Cache:
         best: tuple[int, int] | None = None
         chosen: tuple[int, list[int]] = (0, [])
         entries: list[tuple[int, int, int, int]] = []
+        missed, sizes = self._missed.__getitem__, self._residents.nbytes.__getitem__
         while self._queue and (len(entries) < LOOKED_AT or best is None):
             entry = heappop(self._queue)
             instance, touched = entry[2:]
@@ -238,13 +244,15 @@ class _Cache:
                 window = self._window(instance, nbytes, locked, rightward)
                 if window is None:
                     continue
-                first_missed = min(self._next_use(i) for i in window[1])
-                if later_than is not None and first_missed <= later_than:
+                if later_than is not None and min(map(missed, window[1])) <= later_than:
                     continue
-                worst = max(self._rank(i) for i in window[1])
-                score = (worst, sum(self._residents.nbytes[i] for i in window[1]))
-                if best is None or score < best:
-                    best, chosen = score, window
+                worst = (
+                    -min(map(missed, window[1])) if self._farthest else max(map(self._touched.__getitem__, window[1]))
+                )
+                if best is None or worst <= best[0]:
+                    score = (worst, sum(map(sizes, window[1])))
+                    if best is None or score < best:
+                        best, chosen = score, window
             if later_than is not None and len(entries) >= LOOKED_AT:
                 break
         for entry in entries:
@@ -259,10 +267,11 @@ class _Cache:
         self, instance: int, nbytes: int, locked: Collection[int], rightward: bool
     ) -> tuple[int, list[int]] | None:
         """A stretch of at least so many bytes around a block, grown to one side, and who lies in it."""
-        arena, grow = self._map, self._map.after if rightward else self._map.before
+        arena, movable = self._map, self._residents.movable
+        segment, grow = arena.segment, arena.after if rightward else arena.before
         low = arena.address(instance)
         behind = arena.before(low) if rightward else arena.after(low)  # a hole there is taken along
-        if behind is not None and arena.segment(behind)[1] == HOLE:
+        if behind is not None and segment(behind)[1] == HOLE:
             low = behind
         edge: int | None = low
         size = 0
@@ -270,26 +279,26 @@ class _Cache:
         while size < nbytes:
             if edge is None:
                 return None
-            end, owner = arena.segment(edge)
-            if owner in locked or (owner != HOLE and not self._residents.movable[owner]):
-                return None
+            end, owner = segment(edge)
             if owner != HOLE:
+                if owner in locked or not movable[owner]:
+                    return None
                 leave.append(owner)
             size += end - edge
-            low = min(low, edge)
+            if edge < low:
+                low = edge
             edge = grow(edge)
         return low, leave
 
     def _forget(self, instance: int) -> None:
         """Take back that an instance was placed."""
         self._map.free(instance)
-        del self._touched[instance]
+        del self._touched[instance], self._missed[instance]
         self.played.addresses[instance].pop()
 
     def _fetched(self, instance: int, position: int, next_use: int) -> None:
-        nbytes = self._residents.nbytes[instance]
         self.played.returns.append(Return(instance, position, next_use))
-        self._link_free = max(self._link_free, self._comes[position]) + self._timed.link.in_seconds(nbytes)
+        self._link_free = max(self._link_free, self._comes[position]) + self._in_seconds[instance]
 
     def _leave(self, instance: int, position: int) -> None:
         """An instance leaves; one that came early and was not used yet never came."""
@@ -298,29 +307,30 @@ class _Cache:
             number = self._early.pop(instance)
             self.played.returns = [r for r in self.played.returns if (r.instance, r.begin) != (instance, number)]
             self._forget(instance)
-            heappush(self._absent, (self._next_use_after(instance, number - 1), instance))
+            insort(self._absent, (-self._next_use_after(instance, number - 1), -instance))
             return
         touched = self._touched.pop(instance)
+        del self._missed[instance]
         self._map.free(instance)
-        after = residents.uses_after(instance, touched)
+        after = residents.next_use(instance, touched)
         changed = instance not in residents.at_home or residents.updated.get(instance, len(self._comes)) <= touched
         self.played.departures.append(Departure(instance, touched, position, changed))
-        if after:
-            heappush(self._absent, (after[0], instance))
+        if after is not None:
+            insort(self._absent, (-after, -instance))
 
     def _prefetch(self, position: int, locked: Collection[int]) -> None:
         """Begin the transfers back that would else be late."""
         now, seconds = self._comes[position], self._timed.seconds[position]
         while self._absent and self._link_free <= now + seconds:
-            next_use, instance = self._absent[0]
+            next_use, instance = -self._absent[-1][0], -self._absent[-1][1]
             if instance in self._touched or next_use <= position:
-                heappop(self._absent)
+                self._absent.pop()
                 continue
             if not self._is_late(position) and position < self._heavy[next_use]:
                 return
             if not self._place(instance, position, locked, next_use):
                 return
-            heappop(self._absent)
+            self._absent.pop()
             self._early[instance] = position
             self._fetched(instance, position, next_use)
             self._touch(instance, position)
@@ -328,35 +338,29 @@ class _Cache:
     def _is_late(self, position: int) -> bool:
         """Whether some of the next transfers would be late if the first did not begin now."""
         total = max(self._link_free, self._comes[position + 1])
-        entries: list[tuple[int, int]] = []
-        late = False
-        while self._absent and len(entries) < AHEAD and not late:
-            entry = heappop(self._absent)
-            next_use, instance = entry
-            if instance in self._touched:
+        absent, looked_at, place = self._absent, 0, len(self._absent)
+        while place and looked_at < AHEAD:
+            place -= 1
+            next_use, instance = absent[place]
+            if -instance in self._touched:
+                del absent[place]
                 continue
-            entries.append(entry)
-            total += MARGIN * self._timed.link.in_seconds(self._residents.nbytes[instance])
-            late = total > self._comes[next_use]
-        for entry in entries:
-            heappush(self._absent, entry)
-        return late
+            looked_at += 1
+            total += MARGIN * self._in_seconds[-instance]
+            if total > self._comes[-next_use]:
+                return True
+        return False
 
     def _touch(self, instance: int, position: int) -> None:
         self._touched[instance] = position
+        missed = self._missed[instance] = self._next_use_after(instance, position)
         if self._residents.movable[instance]:
-            heappush(self._queue, (self._rank(instance), -self._residents.nbytes[instance], instance, position))
-
-    def _rank(self, instance: int) -> int:
-        """The least leaves first."""
-        return -self._next_use(instance) if self._farthest else self._touched[instance]
-
-    def _next_use(self, instance: int) -> int:
-        return self._next_use_after(instance, self._touched[instance])
+            rank = -missed if self._farthest else position
+            heappush(self._queue, (rank, -self._residents.nbytes[instance], instance, position))
 
     def _next_use_after(self, instance: int, position: int) -> int:
-        after = self._residents.uses_after(instance, position)
-        return after[0] if after else len(self._comes) - 1
+        after = self._residents.next_use(instance, position)
+        return len(self._comes) - 1 if after is None else after
 
 
 def _heavy_before(heavy: Sequence[bool]) -> list[int]:

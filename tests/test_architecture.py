@@ -1,6 +1,7 @@
 """The layout that the code promises: who may import whom, what is installed, what is documented."""
 
 import ast
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_readme_opens_with_the_two_commands():
 def test_commands_in_the_documents_exist(document):
     from bathyal.cli import parser
 
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
     for block in code_blocks(document, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
@@ -139,6 +140,8 @@ def test_commands_in_the_documents_exist(document):
                 assert {w for w in words[1:] if "=" not in w} <= targets, line
             elif words[:1] == ["bathyal"]:
                 parser().parse_args(words[1:])
+            elif words[:2] == ["python", "-m"]:
+                importlib.import_module(words[2]).parser().parse_args(words[3:])
 
 
 @pytest.mark.parametrize("document", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
