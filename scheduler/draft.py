@@ -49,11 +49,13 @@ class Draft(Stays):
     Attributes:
         steps: as in the plan.
         buffer: of each instance; the buffer's own number is that of its first instance.
+        paged: buffers of instances that are moved; their sizes and addresses are multiples of a page.
         copies: stays outside the arena.
     """
 
     steps: list[Step] = field(default_factory=list)
     buffer: list[int] = field(default_factory=list)
+    paged: set[int] = field(default_factory=set)
     copies: Stays = field(default_factory=Stays)
 
     def buffers(self) -> dict[int, tuple[int, int, int]]:
@@ -229,9 +231,9 @@ class _Moving:
     def pad(self) -> None:
         """Give what is moved, and what shares its memory, whole pages."""
         out = self._out
-        moved = {out.buffer[i] for i in self._moved}
-        for i, buffer in enumerate(out.buffer if moved else ()):
-            if buffer in moved:
+        out.paged = {out.buffer[i] for i in self._moved}
+        for i, buffer in enumerate(out.buffer if out.paged else ()):
+            if buffer in out.paged:
                 out.nbytes[i] = aligned(out.nbytes[i], PAGE)
 
 

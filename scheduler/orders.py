@@ -15,7 +15,7 @@ from .draft import Draft, Stays, aligned_size, draft
 from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
 from .moves import Order
 from .placement import Rectangle, place
-from .plan import NO_TENSOR
+from .plan import ALIGNMENT, NO_TENSOR, PAGE
 from .simulate import play
 from .state_layout import StateLayout
 
@@ -105,7 +105,9 @@ class Placer:
         }
         buffers = drafted.buffers()
         free = [buffer for buffer in buffers if buffer not in fixed]
-        found, _ = place([Rectangle(*buffers[buffer]) for buffer in free], state.nbytes, enough)
+        paged = drafted.paged
+        shapes = [Rectangle(*buffers[b], PAGE if b in paged else ALIGNMENT) for b in free]
+        found, _ = place(shapes, state.nbytes, enough)
         at = {**fixed, **dict(zip(free, found, strict=True))}
         return self.at(order, drafted, [at[buffer] for buffer in drafted.buffer], state)
 
