@@ -21,13 +21,17 @@ from .scheduler.planner import Problem
 from .scheduler.strategies import parse_strategy
 
 STRATEGIES = "liveness,chain,sequential,revolve"
+WITH_LINK = STRATEGIES + ",offload,superneurons,stream"
 BUDGETS = 10
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What a curve takes beside the network."""
     command.add_argument(
-        "--strategies", default=STRATEGIES, metavar="NAME,NAME", help=f"which are compared (default: {STRATEGIES})"
+        "--strategies",
+        default=None,
+        metavar="NAME,NAME",
+        help=f"which are compared (default: {STRATEGIES}; with --link offload, superneurons and stream too)",
     )
     command.add_argument("--points", type=int, default=BUDGETS, help=f"budgets a strategy (default: {BUDGETS})")
     command.add_argument(
@@ -40,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
     """Plan, and print a table or an object a point."""
     if options.points < 2:
         raise ConfigError("--points", "a whole number of at least 2", str(options.points))
-    names = list(dict.fromkeys(str(parse_strategy(name.strip())) for name in options.strategies.split(",")))
+    asked = options.strategies if options.strategies is not None else (WITH_LINK if options.link else STRATEGIES)
+    names = list(dict.fromkeys(str(parse_strategy(name.strip())) for name in asked.split(",")))
     if options.plot is not None:
         picture.require(options.plot)
     choice = choose(options)

@@ -3,12 +3,14 @@
 Run: .venv/bin/python benchmarks/placement.py [--models resnet18,vgg16] [--rows 20]
 
 Planned on the backend `null` at batch 8 (1 for the deepest two), within the state and shares of what the forward pass
-holds at its end, as `benchmarks/planning.py` does.
+holds at its end, as `benchmarks/planning.py` does. Strategies that move tensors have a link of 1.5 GB/s; their arena is
+the budget, and what is above the live peak are holes between what stays for a later use.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -20,11 +22,14 @@ from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.chain import background_bytes, chain_model
 from bathyal.scheduler.kernels import Kernels, least_workspace
+from bathyal.scheduler.link import Link
 from bathyal.scheduler.planner import Problem, StrategyPlanner
 from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.scheduler.strategies import MOVING
 
 SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)
-STRATEGIES = ("keep", "liveness", "chain", "sequential", "revolve")
+STRATEGIES = ("keep", "liveness", "chain", "sequential", "revolve", "offload", "superneurons", "stream")
+LINK = Link(1.5e9, 1.5e9)
 BATCHES = {"resnet1001": 1, "resnet2500": 1}
 TARGET = 1.02
 
@@ -49,6 +54,8 @@ def main() -> int:
 def overheads(name: str, strategy: str) -> Iterator[tuple[float, str, str, float]]:
     """Arena by live peak of each share that has a plan."""
     problem, held = problem_of(name)
+    if strategy in MOVING:
+        problem = replace(problem, costs=replace(problem.costs, link=LINK))
     planner = StrategyPlanner(problem, strategy)
     for share in SHARES:
         try:
