@@ -142,13 +142,12 @@ class _Cache:
         self._touched: dict[int, int] = {}
         self._queue: list[tuple[int, int, int, int]] = []
         self._missed: dict[int, int] = {}
-        self._absent: list[tuple[int, int]] = []
         self._early: dict[int, int] = {}
         self._comes = [0.0, *accumulate(timed.seconds)]
         self._heavy = _heavy_before(timed.heavy)
         self._link_free = 0.0
         self._in_seconds = [timed.link.in_seconds(n) for n in residents.nbytes]
-        self._absent = sorted((-residents.first_use(i), -i) for i in residents.at_home)
+        self._absent: list[tuple[int, int]] = sorted((-residents.first_use(i), -i) for i in residents.at_home)
 
     def run(self, position: int) -> None:
         """Bring what an operation needs, let go what nobody needs after it, and begin to bring what is needed next."""
