@@ -130,9 +130,11 @@ def draft(
     moving = _Moving(out, current, outside, last)
     done: set[int] = set()
     ops, tensors, death, add = graph.ops, graph.tensors, out.death, out.add
+    known: dict[int, int] = {}  # one object for each size: there are few, and an object for each instance takes more
     for position, entry in enumerate(order):
         if isinstance(entry, Move):
-            steps.append(moving.step(entry, position, size(tensors[entry.tensor])))
+            nbytes = size(tensors[entry.tensor])
+            steps.append(moving.step(entry, position, known.setdefault(nbytes, nbytes)))
             continue
         op = ops[entry]
         again = entry in done
@@ -155,7 +157,8 @@ def draft(
                 number = current[t]
                 death[number] = max(death[number], position)
             else:
-                number = current[t] = add(t, position, size(tensors[t]))
+                nbytes = size(tensors[t])
+                number = current[t] = add(t, position, known.setdefault(nbytes, nbytes))
             outputs.append(number)
         index, workspace_bytes = kernel(entry)
         workspace = add(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE

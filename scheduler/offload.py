@@ -118,6 +118,7 @@ class OffloadOrders:
             orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
         candidates = [self._candidate("smallest", o, self._placer.choose, self._smallest_state) for o in orders]
         least = min(candidates, key=lambda candidate: candidate.residents.least_bytes())
+        del candidates, orders  # a deep network's take tens of MiB
         end = self._first(least.state) + least.residents.least_bytes()
         found = [placed for e in self._evictions if (placed := self._placed(least, e, end)) is not None]
         return min(found, key=lambda placed: (placed.end, self._placer.seconds(placed.draft)))
@@ -139,6 +140,8 @@ class OffloadOrders:
                 logger.info("%s: %s, %s takes %.4g s", self._strategy, candidate.name, eviction.value, seconds)
                 if seconds < least:
                     best, least = placed, seconds
+                del placed
+            del candidate  # a deep network's takes tens of MiB: it goes before the next one is made
         return best
 
     def _first(self, state: StateLayout) -> int:
