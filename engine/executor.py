@@ -49,6 +49,9 @@ class Executor:
         self._device = device
         self._tier = tier
         self._launches: list[Callable[[], None]] = []
+        # A bound method is an object each time it is named: tens of thousands of steps share these.
+        self._compute, self._offload, self._fetch = device.compute.launch, device.offload, device.fetch
+        self._begin, self._end, self._touched = self._transfer, self._wait, self._accesses
         self._under_way: dict[int, Any] = {}
         self._fed: dict[str, int] = {}
         self._outputs: dict[str, tuple[int, Array]] = {}
@@ -81,11 +84,11 @@ class Executor:
         """What a run calls for a step."""
         match step:
             case Run():
-                return partial(self._device.compute.launch, self._work(step))
+                return partial(self._compute, self._work(step))
             case Offload() | Fetch():
-                return partial(self._transfer, position, *self._copying(step))
+                return partial(self._begin, position, *self._copying(step))
             case Wait():
-                return partial(self._wait, step.transfer)
+                return partial(self._end, step.transfer)
             case _:
                 unreachable(step)
 
@@ -95,12 +98,8 @@ class Executor:
         instance, copy = self.plan.instances[step.instance], self.plan.copies[step.copy]
         device.arena.claim(instance.address, instance.nbytes)
         if isinstance(step, Offload):
-            return device.out, partial(
-                device.offload, device.out, instance.address, instance.nbytes, tier, copy.address
-            )
-        return device.inward, partial(
-            device.fetch, device.inward, tier, copy.address, instance.address, instance.nbytes
-        )
+            return device.out, partial(self._offload, device.out, instance.address, instance.nbytes, tier, copy.address)
+        return device.inward, partial(self._fetch, device.inward, tier, copy.address, instance.address, instance.nbytes)
 
     def _transfer(self, position: int, queue: Queue, copy: Callable[[], None]) -> None:
         """Begin a transfer once all that was computed before is done."""
@@ -121,7 +120,7 @@ class Executor:
         launch = self._backend.bind(self._graph, op, step.kernel, step.recompute, self._device.arena)
         workspace = NO_WORKSPACE if step.workspace == NO_INSTANCE else self.plan.instances[step.workspace].address
         addresses = (*(self.plan.instances[n].address for n in (*step.inputs, *step.outputs)), workspace)
-        return Work(op.name, partial(launch, addresses), partial(self._accesses, step))
+        return Work(op.name, partial(launch, addresses), partial(self._touched, step))
 
     def _accesses(self, step: Run) -> Accesses:
         op = self._graph.ops[step.op]

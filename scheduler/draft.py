@@ -130,6 +130,7 @@ def draft(
     moving = _Moving(out, current, outside, last)
     done: set[int] = set()
     ops, tensors, death, add = graph.ops, graph.tensors, out.death, out.add
+    known: dict[int, int] = {}  # one object for each size: there are few, and an object for each instance takes more
 
     def find(t: int, position: int, reader: str) -> None:
         """What is fed, and state, is there without being made: from the start, or brought where its home is outside."""
@@ -143,7 +144,8 @@ def draft(
         if isinstance(entry, Move):
             if entry.what is Transfer.OFFLOAD and entry.tensor not in current:
                 find(entry.tensor, position, "a transfer")
-            steps.append(moving.step(entry, position, size(tensors[entry.tensor])))
+            nbytes = size(tensors[entry.tensor])
+            steps.append(moving.step(entry, position, known.setdefault(nbytes, nbytes)))
             continue
         op = ops[entry]
         again = entry in done
@@ -162,7 +164,8 @@ def draft(
                 number = current[t]
                 death[number] = max(death[number], position)
             else:
-                number = current[t] = add(t, position, size(tensors[t]))
+                nbytes = size(tensors[t])
+                number = current[t] = add(t, position, known.setdefault(nbytes, nbytes))
             outputs.append(number)
         index, workspace_bytes = kernel(entry)
         workspace = add(NO_TENSOR, position, aligned(workspace_bytes)) if workspace_bytes else NO_INSTANCE

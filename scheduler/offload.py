@@ -152,6 +152,7 @@ class OffloadOrders:
             orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
         candidates = [self._candidate("least memory", o, self._placer.choose, self._least_state) for o in orders]
         least = min(candidates, key=lambda candidate: candidate.residents.least_bytes())
+        del candidates, orders  # a deep network's take tens of MiB
         end = self._first(least.state) + least.residents.least_bytes()
         found = [placed for e in self._evictions if (placed := self._placed(least, e, end)) is not None]
         return min(found, key=lambda placed: (placed.end, sum(placed.draft.copies.nbytes)))
@@ -169,6 +170,7 @@ class OffloadOrders:
                 played.append((seconds, number, name, order))
             if seconds < least:
                 best, least = placed, seconds
+            del candidate, placed  # a deep network's take tens of MiB: they go before the next ones are made
         for _, _, name, order in sorted(played)[: 1 if self._many else KEPT]:
             for choose in self._choices(budget_bytes):
                 for state in layouts:
@@ -179,6 +181,8 @@ class OffloadOrders:
                         seconds, placed = self._tried(candidate, eviction, budget_bytes)
                         if seconds < least:
                             best, least = placed, seconds
+                        del placed
+                    del candidate
         return best
 
     def _tried(self, candidate: _Candidate, eviction: Eviction, budget_bytes: int) -> tuple[float, Placed | None]:

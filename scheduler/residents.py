@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from ..layers.graph import STATE, Graph, Role
 from .draft import Draft
@@ -55,19 +55,23 @@ class Residents:
         self.fixed, self.fixed_bytes = self._place_small(drafted, stays)
         apart = stays | self.fixed.keys()
         self.operands: list[tuple[int, ...]] = []
-        self.arriving: list[list[int]] = [[] for _ in range(count)]
-        self.leaving: list[list[int]] = [[] for _ in range(count)]
-        self.handed_over: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        arriving: dict[int, list[int]] = {}
+        leaving: dict[int, list[int]] = {}
+        handed_over: dict[int, list[tuple[int, int]]] = {}
         owner: dict[int, int] = {}
         for instance, buffer in enumerate(drafted.buffer):
             if instance in apart:
                 continue
             if buffer in owner:
-                self.handed_over[drafted.birth[instance]].append((owner[buffer], instance))
+                handed_over.setdefault(drafted.birth[instance], []).append((owner[buffer], instance))
             owner[buffer] = instance
             if instance not in self.at_home:
-                self.arriving[drafted.birth[instance]].append(instance)
-            self.leaving[drafted.death[instance]].append(instance)
+                arriving.setdefault(drafted.birth[instance], []).append(instance)
+            leaving.setdefault(drafted.death[instance], []).append(instance)
+        # At most positions nobody comes or goes: they share the empty tuple.
+        self.arriving: list[Sequence[int]] = [arriving.get(p, ()) for p in range(count)]
+        self.leaving: list[Sequence[int]] = [leaving.get(p, ()) for p in range(count)]
+        self.handed_over: list[Sequence[tuple[int, int]]] = [handed_over.get(p, ()) for p in range(count)]
         self._uses: list[list[int]] = [[birth] for birth in drafted.birth]
         for position, step in enumerate(drafted.steps):
             assert isinstance(step, Run)
