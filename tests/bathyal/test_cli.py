@@ -56,7 +56,7 @@ def test_plan_that_cannot_be_says_so(capsys):
 def test_plan_in_words(capsys):
     assert main(["plan", "resnet50", "--device", "null", "--memory", "700 MiB"]) == 0
     text = capsys.readouterr().out
-    for words in ("25.56 M parameters", "strategy auto", "700.0 MiB", "held at loss", "layer4.2"):
+    for words in ("25.56 M parameters", "strategy auto", "700.0 MiB", "kept at loss", "layer4.2"):
         assert words in text
 
 
