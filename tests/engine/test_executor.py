@@ -45,6 +45,7 @@ from bathyal.scheduler.kernels import Kernels
 from bathyal.scheduler.plan import NO_INSTANCE, Fetch, Offload, Run, Wait
 from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
 from bathyal.scheduler.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.strategies import MOVING
 from bathyal.scheduler.verify import verify
 from random_networks import random_network, random_problem
 from spilling import linked, tier_for
@@ -168,7 +169,8 @@ def check_that_no_plan_changes_a_bit(problem):
         problem = linked(problem, strategy)
         least = least_bytes(problem, strategy)
         most = make_plan(problem, strategy, 2**40).peak_bytes
-        plans += [make_plan(problem, strategy, least + (most - least) * k // 3) for k in range(4)]
+        ks = (0, 1) if strategy in MOVING else range(4)
+        plans += [make_plan(problem, strategy, least + (most - least) * k // 3) for k in ks]
     results = []
     for plan in plans:
         arena = Arena(plan.peak_bytes)
@@ -317,7 +319,7 @@ def test_a_repeated_run_is_bound_as_one():
 
 
 def test_null_backend_reaches_the_predicted_peak():
-    for seed in range(12):
+    for seed in range(0, 12, 2):
         for strategy in STRATEGIES:
             problem = linked(random_problem(seed), strategy)
             plan = make_plan(problem, strategy, least_bytes(problem, strategy))

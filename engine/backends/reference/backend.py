@@ -7,6 +7,7 @@ here; the graph and the loader of the data have done so.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -100,10 +101,14 @@ class ReferenceBackend:
 
     def version(self) -> str:
         """Name numpy, its BLAS library with architecture and threads, and the instruction sets in use."""
+        found = [info for info in threadpool_info() if info["user_api"] == "blas"]
+        # Others come and go with whatever else is imported, and compute nothing here.
+        own = [
+            info for info in found if Path(info["filepath"]).parent == Path(np.__file__).parent.with_name("numpy.libs")
+        ]
         libraries = sorted(
             f"{info['internal_api']} {info['version']} {info.get('architecture', '')} {info['num_threads']} threads"
-            for info in threadpool_info()
-            if info["user_api"] == "blas"
+            for info in own or found
         )
         configuration: Any = np.show_config(mode="dicts")
         simd = configuration.get("SIMD Extensions", {})

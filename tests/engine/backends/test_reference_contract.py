@@ -1,6 +1,8 @@
 """What every kernel of the numpy backend promises about memory and bits, over every kind of operation."""
 
 import gc
+import subprocess
+import sys
 import tracemalloc
 import weakref
 
@@ -212,6 +214,16 @@ def test_version_names_what_the_bits_depend_on():
     assert f"numpy {np.__version__}" in version
     assert "threads" in version
     assert version == ReferenceBackend().version()
+
+
+def test_version_does_not_depend_on_what_else_is_imported():
+    """A library that brings another BLAS: plans and checkpoints must not be refused for it."""
+    code = (
+        "from bathyal.engine.backends.reference import ReferenceBackend; before = ReferenceBackend().version();"
+        "import sklearn.datasets; assert ReferenceBackend().version() == before, ReferenceBackend().version()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_network_that_diverges_warns_of_nothing(harness):
