@@ -4,9 +4,8 @@ Run: .venv/bin/python benchmarks/budgets.py [--quick] [--threads N] [--steps N] 
 
 The share is of the bytes that the forward pass holds at its end when nothing is fused, padded or computed again. All
 budgets of a network are open at once and take their steps in turn, so that whatever else the machine does falls on all
-alike; the seconds of kernels are measured anew. With `--rate`, tensors may leave over a link of so many GB (10⁹ bytes) a
-second in each direction: memory outside the arena behind copies that are held up to that rate, so that the figures do not
-depend on a disk. For each budget: its seconds by those with no limit, as predicted and
+alike; the seconds of kernels are measured anew. With `--rate`, tensors may leave for a disk (`--spill-dir`) whose transfers
+are held up to so many GB (10⁹ bytes) a second in each direction; the disk must be faster. For each budget: its seconds by those with no limit, as predicted and
 as measured (medians); measured by predicted seconds; how far the predicted ones are above the certified bound; and
 the arena by the bytes that live in it at the worst moment; and what leaves in a step.
 """
@@ -16,14 +15,18 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import trange
 
 import bathyal as bt
-from bathyal.memory.host_tier import HostTier
+from bathyal.memory.disk_tier import DiskTier
+from bathyal.memory.spill_folder import default_spill_folder
 from bathyal.models.registry import build_model
 
 TARGETS = {
@@ -41,6 +44,26 @@ WITH_LINK = {
 MIB = 2**20
 
 
+class SlowDisk(DiskTier):
+    """A disk that is no faster than a rate in each direction, in bytes per second."""
+
+    def __init__(self, folder: Path, nbytes: int, rate: float) -> None:
+        super().__init__(folder, nbytes)
+        self._rate = rate
+
+    def write(self, address: int, source: npt.NDArray[np.uint8]) -> None:
+        """Copy, and return no earlier than that rate allows."""
+        end = time.monotonic() + source.nbytes / self._rate
+        super().write(address, source)
+        time.sleep(max(end - time.monotonic(), 0))
+
+    def read(self, address: int, target: npt.NDArray[np.uint8]) -> None:
+        """Copy, and return no earlier than that rate allows."""
+        end = time.monotonic() + target.nbytes / self._rate
+        super().read(address, target)
+        time.sleep(max(end - time.monotonic(), 0))
+
+
 def main() -> int:
     asked = argparse.ArgumentParser(description="What a budget costs.")
     asked.add_argument("models", nargs="*", default=list(TARGETS))
@@ -50,6 +73,7 @@ def main() -> int:
     asked.add_argument(
         "--rate", type=float, choices=[0.6, 1.5], default=None, help="GB/s of a link to move tensors over"
     )
+    asked.add_argument("--spill-dir", default=None)
     asked.add_argument("--quick", action="store_true", help="batch 2, 64² images, 2 steps: does it run?")
     options = asked.parse_args()
     print(f"{'network':<11}{'budget':>14}{'MiB':>8}{'predicted':>11}{'measured':>10}{'target':>9}", end="")
@@ -67,8 +91,9 @@ def measure(model: str, options: argparse.Namespace) -> None:
     moves: dict[str, Any] = {}
     if options.rate is not None:
         shares = WITH_LINK[model, options.rate]
-        link = (options.rate * 1e9, options.rate * 1e9)
-        moves = {"link": f"{options.rate} GB", "make_tier": lambda nbytes: HostTier(nbytes, link=link)}
+        folder = default_spill_folder() if options.spill_dir is None else Path(options.spill_dir)
+        rate = options.rate * 1e9
+        moves = {"link": f"{options.rate} GB", "make_tier": lambda nbytes: SlowDisk(folder, nbytes, rate)}
     shape = (2, 3, 64, 64) if options.quick else (8, 3, 224, 224)
     held *= MIB * (np.prod(shape) / (8 * 3 * 224 * 224) * 1.5 if options.quick else 1)
     steps = 2 if options.quick else options.steps
