@@ -22,9 +22,9 @@ from .state_layout import StateLayout
 ATTEMPTS = 8
 """How often a chain plan, or a choice of kernels, is made again for less memory because its placement did not fit."""
 
-CONTENTION = 0.15
+CONTENTION = 0.4
 """Of the time of transfers, what the computation beside them loses: between plans that wait as long, the one that moves
-less is faster. Measured with oneDNN on 2 cores and a disk of 2 GB/s: 0.12 to 0.3."""
+less is faster. Measured with oneDNN on 2 cores and a disk of 2 GB/s: 0.1 to 0.4."""
 
 
 @dataclass(frozen=True, slots=True)
