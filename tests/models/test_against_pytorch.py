@@ -108,7 +108,11 @@ def test_float64_loss_and_gradients(name, torch_network, initial_values):
         assert np.linalg.norm(ours.gradients[parameter] - value) < 1e-9 * size, parameter
 
 
-@pytest.mark.parametrize(("name", "scale"), [*((name, None) for name in NAMES), *((name, 0.1) for name in SCALED)])
+VARIED = [name for name in NAMES if name in ("alexnet", "vgg11_bn", "vgg16", "resnet18", "resnet50", "resnet152")]
+"""One of each kind: rounding does not differ more between networks of a family."""
+
+
+@pytest.mark.parametrize(("name", "scale"), [*((name, None) for name in VARIED), *((name, 0.1) for name in SCALED)])
 def test_float32_is_as_exact_as_pytorch(name, scale, torch_network, initial_values):
     graph64, images64, labels = case(name, "float64", scale)
     graph, images, _ = case(name, "float32", scale)

