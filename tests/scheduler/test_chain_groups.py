@@ -28,10 +28,10 @@ def test_long_chains_at_all_budgets_come_near_the_exact_program():
     blocks = []
     for n in (4, 2, 1):
         options = (Option(12 * n, 3.0, 6.0, n, n), Option(10 * n, 3.0, 6.4, n, n), Option(4 * n, 3.0, 9.0, n, 3 * n))
-        blocks += [Block(4 * n, 4 * n, 3.0, n, options)] * 48
+        blocks += [Block(4 * n, 4 * n, 3.0, n, options)] * 64
     chain = Chain((*blocks, LOSS))
     assert default_slots(chain) < 2000
-    least, most = minimum_budget(chain), 48 * 12 * 7
+    least, most = minimum_budget(chain), 64 * 12 * 7
     for share in (0.03, 0.25):
         budget = max(least, int(share * most))
         found, exact = solve(chain, budget), solve(chain, budget, 100)
