@@ -135,8 +135,9 @@ def problem_without_memory(
         costs = estimate(graph, backend)
     if settings.link is not None:
         costs = replace(costs, link=parse_link(settings.link))
-    problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph))
-    return replace(problem, most_outside_bytes=settings.most_outside_bytes), surroundings
+    most = settings.most_outside_bytes
+    problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph), most_outside_bytes=most)
+    return problem, surroundings
 
 
 def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
@@ -302,8 +303,8 @@ class Session:
         spills = self.settings.spills or (saved is not None and saved.plan.outside_bytes)
         if spills and (mode is Mode.TRAINING or layout.outside):
             costs = replace(costs, link=self._spill.link(device.arena))
-        problem = Problem(graph, costs, Kernels(self.settings.kernels), layout, fixed_state=not training_batch)
-        return replace(problem, most_outside_bytes=self.settings.most_outside_bytes)
+        most = self.settings.most_outside_bytes
+        return Problem(graph, costs, Kernels(self.settings.kernels), layout, not training_batch, most)
 
     def _plan(self, mode: Mode, batch: int) -> Planned:
         problem = self._problem(mode, batch)

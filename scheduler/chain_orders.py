@@ -65,17 +65,14 @@ class ChainOrders:
         if self._is_short:
             solution = Ladder(self._model.chain, room := simulate_chain(self._model.chain, steps[0])[0]).solution(room)
             steps += [solution.steps] if solution else []
-        found = [*(self._placed(s, 0) for s in steps), *(b.smallest() for b in self._baselines)]
-        return min(found, key=lambda placed: (placed.end, self._placer.seconds(placed.draft)))
+        return self._placer.smallest_of(
+            [*(self._placed(s, 0) for s in steps), *(b.smallest() for b in self._baselines)]
+        )
 
     def fastest(self, budget_bytes: int) -> Placed | None:
         """The fastest for the budget; None where neither the model nor a baseline has a plan."""
         proposed = [self._solved(budget_bytes), *(b.fastest(budget_bytes) for b in self._baselines)]
-        found = [placed for placed in proposed if placed is not None]
-        if len(found) < 2:
-            return found[0] if found else None
-        finished = [self._placer.finished(placed, budget_bytes) for placed in found]
-        return found[min(range(len(found)), key=lambda i: self._placer.seconds(finished[i].draft))]
+        return self._placer.fastest_of(proposed, budget_bytes)
 
     def bound_seconds(self, budget_bytes: int) -> float:
         """No plan of the chain's options is faster, whatever kernels it takes."""

@@ -6,7 +6,7 @@ a step use one kernel, so that a recomputed value is the value that the loss was
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from ..layers.graph import Graph, Phase
@@ -36,15 +36,15 @@ def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
     return choose
 
 
+def _fastest_of(costs: CostTable, op: int, among: Iterable[int]) -> tuple[int, int]:
+    options = costs.kernels[op]
+    index = min(among, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
+    return index, options[index].workspace_bytes
+
+
 def fastest(costs: CostTable) -> Choice:
     """The fastest kernel of each operation, whatever its workspace."""
-
-    def choose(op: int) -> tuple[int, int]:
-        options = costs.kernels[op]
-        index = min(range(len(options)), key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
-        return index, options[index].workspace_bytes
-
-    return choose
+    return lambda op: _fastest_of(costs, op, range(len(costs.kernels[op])))
 
 
 def fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
@@ -53,8 +53,7 @@ def fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
     def choose(op: int) -> tuple[int, int]:
         options, smallest = costs.kernels[op], costs.smallest(op)
         fits = [i for i, k in enumerate(options) if k.workspace_bytes <= workspace_bytes or i == smallest]
-        index = min(fits, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
-        return index, options[index].workspace_bytes
+        return _fastest_of(costs, op, fits)
 
     return choose
 
@@ -80,7 +79,6 @@ def fastest_that_fits(costs: CostTable, planned: Draft, room_bytes: int) -> Choi
         options = costs.kernels[op]
         smallest = costs.smallest(op)
         fits = [i for i, k in enumerate(options) if aligned(k.workspace_bytes) <= free[op] or i == smallest]
-        index = min(fits, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
-        return index, options[index].workspace_bytes
+        return _fastest_of(costs, op, fits)
 
     return choose

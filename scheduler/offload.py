@@ -141,6 +141,12 @@ class OffloadOrders:
         return self._with_resident(0) if self._streams else self._placer.problem.state
 
     @cached_property
+    def _least_room(self) -> int:
+        """What the own order needs beside that, whatever the budget."""
+        candidate = self._candidate("", self._own_order, self._placer.choose, self._smallest_state)
+        return candidate.residents.least_bytes()
+
+    @cached_property
     def _least_state(self) -> StateLayout:
         """With all tensors outside that may be there at all."""
         return self._with_resident(0, PAGE) if self._streams else self._placer.problem.state
@@ -260,8 +266,7 @@ class OffloadOrders:
         """Where the state may lie: as it must, or with several shares of what else is free taken by what stays."""
         if not self._streams:
             return [self._placer.problem.state]
-        smallest = self._candidate("", self._own_order, self._placer.choose, self._smallest_state)
-        spare = budget_bytes - self._first(smallest.state) - smallest.residents.least_bytes()
+        spare = budget_bytes - self._first(self._smallest_state) - self._least_room
         if spare < 0:
             return [self._least_state]
         shares = (0.0, 0.5) if self._many else FRACTIONS[:-1]
@@ -295,6 +300,5 @@ class OffloadOrders:
         drafted = self._placer.drafted(order, choose, state)
         seconds = [costs.kernels[step.op][step.kernel].seconds for step in drafted.steps if isinstance(step, Run)]
         heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
-        outside = {t.id for t in graph.with_role(*STATE) if t.name in state.outside}
-        timed = Timing(seconds, heavy, self._link)
-        return _Candidate(name, order, choose, drafted, Residents(graph, drafted, outside), timed, state)
+        residents = Residents(graph, drafted, state.tensors_outside(graph))
+        return _Candidate(name, order, choose, drafted, residents, Timing(seconds, heavy, self._link), state)

@@ -5,11 +5,11 @@ An order and the kernels fix everything else (`draft`, `placement`). Pure, like 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..layers.graph import STATE, Graph, Phase
+from ..layers.graph import Graph, Phase
 from .costs import CostTable
 from .draft import Draft, Stays, aligned_size, draft
 from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
@@ -92,7 +92,7 @@ class Placer:
             state: where the state lies; by default as the problem says.
         """
         graph, state = self.problem.graph, state or self.problem.state
-        outside = {t.id for t in graph.with_role(*STATE) if t.name in state.outside}
+        outside = state.tensors_outside(graph)
         return draft(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
 
     def placed(self, order: Order, choose: Choice | None = None, enough: int | None = None) -> Placed:
@@ -180,6 +180,18 @@ class Placer:
         starts, carries = play(drafted.steps, drafted.copies.nbytes, self.problem.costs)
         return float(starts[-1]) + CONTENTION * sum(carry.end - carry.start for carry in carries)
 
+    def smallest_of(self, found: Iterable[Placed]) -> Placed:
+        """The one of least memory, of equals the faster."""
+        return min(found, key=lambda placed: (placed.end, self.seconds(placed.draft)))
+
+    def fastest_of(self, proposed: Iterable[Placed | None], budget_bytes: int) -> Placed | None:
+        """The fastest with the kernels that fit beside it, of equals the first; None where nothing is proposed."""
+        found = [placed for placed in proposed if placed is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        finished = [self.finished(placed, budget_bytes) for placed in found]
+        return found[min(range(len(found)), key=lambda i: self.seconds(finished[i].draft))]
+
 
 class Orders(Protocol):
     """Proposes orders of one graph."""
@@ -200,13 +212,9 @@ class BestOf:
         self._placer, self._proposing = placer, proposing
 
     def smallest(self) -> Placed:
-        """The plan of least memory; of equals the first."""
-        return min((orders.smallest() for orders in self._proposing), key=lambda placed: placed.end)
+        """The plan of least memory."""
+        return self._placer.smallest_of(orders.smallest() for orders in self._proposing)
 
     def fastest(self, budget_bytes: int) -> Placed | None:
-        """The fastest with the kernels that fit beside it; of equals the first."""
-        found = [p for p in (orders.fastest(budget_bytes) for orders in self._proposing) if p is not None]
-        if len(found) < 2:
-            return found[0] if found else None
-        finished = [self._placer.finished(placed, budget_bytes) for placed in found]
-        return found[min(range(len(found)), key=lambda i: self._placer.seconds(finished[i].draft))]
+        """The fastest; None where none has a plan."""
+        return self._placer.fastest_of((orders.fastest(budget_bytes) for orders in self._proposing), budget_bytes)

@@ -13,22 +13,13 @@ from collections.abc import Sequence
 
 from .accounting import layer_order, live_bytes
 from .paper_layers import CHEAP, PaperNetwork, Step
-from .recompute import Recomputation, Segmented, recomputing_order
+from .recompute import Recomputation, Segmented, recomputing_order, runs_of
 
 
 def segments(network: PaperNetwork) -> tuple[tuple[Step, ...], ...]:
     """All segments, in the order of their first layers."""
-    cheap = [layer for layer in network.layers if layer.kind in CHEAP]
-    runs: list[list[Step]] = []
-    ending_in: dict[int, list[Step]] = {}
-    for layer in cheap:
-        run = ending_in.pop(layer.inputs[0], None)
-        if run is None:
-            run = []
-            runs.append(run)
-        run.append(Step(layer.id, backward=False))
-        ending_in[layer.outputs[0]] = run
-    return tuple(map(tuple, runs))
+    cheap = (layer for layer in network.layers if layer.kind in CHEAP)
+    return runs_of((Step(layer.id, backward=False), layer.inputs[0], layer.outputs[0]) for layer in cheap)
 
 
 def largest_layer_bytes(network: PaperNetwork) -> int:

@@ -17,11 +17,12 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
 from ..memory.errors import PlanError
+from ..memory.tiers import TIER_ALIGNMENT
 
 NO_TENSOR = -1
 NO_INSTANCE = -1
 ALIGNMENT = 64
-PAGE = 4096
+PAGE = TIER_ALIGNMENT
 """Alignment of the addresses and sizes of all that moves, in the arena and outside: a disk may ask for it."""
 FORMAT = 3
 

@@ -18,7 +18,7 @@ Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: cost-aware re
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
@@ -51,6 +51,24 @@ class Segmented(Generic[S]):
     segments: Sequence[tuple[S, ...]]
     makes: Mapping[S, Sequence[int]]
     reads: Mapping[S, Sequence[int]]
+
+
+def runs_of(steps: Iterable[tuple[S, int, int]]) -> tuple[tuple[S, ...], ...]:
+    """Runs of steps, each of which reads what the one before makes, in the order of their first steps.
+
+    Args:
+        steps: (step, value that it reads, value that it makes), in order.
+    """
+    runs: list[list[S]] = []
+    ending_in: dict[int, list[S]] = {}
+    for step, read, made in steps:
+        run = ending_in.pop(read, None)
+        if run is None:
+            run = []
+            runs.append(run)
+        run.append(step)
+        ending_in[made] = run
+    return tuple(map(tuple, runs))
 
 
 def recomputing_order(steps: Segmented[S], at_once: Sequence[bool]) -> list[S]:

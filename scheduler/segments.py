@@ -15,29 +15,19 @@ from ..layers.graph import FED, STATE, Graph, Op, Phase
 from ..layers.kinds import KINDS
 from .draft import Draft
 from .plan import Run
-from .recompute import Segmented
+from .recompute import Segmented, runs_of
 
 
 def cheap_segments(graph: Graph) -> Segmented[int]:
     """The step of a training graph with all its runs of cheap operations, first to last."""
     turn = 1 + max(op.id for op in graph.ops if op.phase is Phase.LOSS)
-    runs: list[list[int]] = []
-    ending_in: dict[int, list[int]] = {}
-    makes: dict[int, tuple[int, ...]] = {}
-    for op in graph.ops[:turn]:
-        source = _only_activation(graph, op)
-        if source is None:
-            continue
-        makes[op.id] = tuple(t for i, t in enumerate(op.outputs) if i not in KINDS[op.kind].kept)
-        run = ending_in.pop(source, None)
-        if run is None:
-            run = []
-            runs.append(run)
-        run.append(op.id)
-        ending_in[op.outputs[0]] = run
+    sources = {op.id: source for op in graph.ops[:turn] if (source := _only_activation(graph, op)) is not None}
+    cheap = [graph.ops[number] for number in sources]
+    runs = runs_of((op.id, sources[op.id], op.outputs[0]) for op in cheap)
+    makes = {op.id: tuple(t for i, t in enumerate(op.outputs) if i not in KINDS[op.kind].kept) for op in cheap}
     backward = [op.id for op in graph.ops[turn:]]
     reads = {number: graph.ops[number].inputs for number in backward}
-    return Segmented([op.id for op in graph.ops[:turn]], backward, tuple(map(tuple, runs)), makes, reads)
+    return Segmented([op.id for op in graph.ops[:turn]], backward, runs, makes, reads)
 
 
 def first_segments(steps: Segmented[int], count: int) -> Segmented[int]:

@@ -33,6 +33,10 @@ class StateLayout:
     outside: Mapping[str, int] = field(default_factory=dict)
     outside_nbytes: int = 0
 
+    def tensors_outside(self, graph: Graph) -> set[int]:
+        """Ids of the state of a graph whose home is outside."""
+        return {t.id for t in graph.with_role(*STATE) if t.name in self.outside} if self.outside else set()
+
 
 def in_order_of_blocks(graph: Graph) -> list[Tensor]:
     """All state, block by block."""

@@ -99,15 +99,13 @@ class Played:
 
     Attributes:
         departures: in the order in which their bytes are needed.
-        returns: in the order in which they begin.
+        returns: in the order in which they are needed.
         addresses: of all stays, in the order in which they begin, by instance; those of small instances are not here.
-        end: the highest end of a stay.
     """
 
     departures: list[Departure] = field(default_factory=list)
     returns: list[Return] = field(default_factory=list)
     addresses: dict[int, list[int]] = field(default_factory=dict)
-    end: int = 0
 
 
 def play(residents: Residents, first: int, end: int, eviction: Eviction, timed: Timing) -> Played | None:
@@ -133,11 +131,10 @@ class _Cache:
     """Who is in the arena at a position."""
 
     def __init__(self, residents: Residents, first: int, end: int, farthest: bool, timed: Timing) -> None:
-        self.played = Played(end=first)
+        self.played = Played()
         self._residents = residents
         self._farthest = farthest
         self._timed = timed
-        self._first, self._end = first, end
         self._map = ArenaMap(first, end)
         self._touched: dict[int, int] = {}
         self._queue: list[tuple[int, int, int, int]] = []
@@ -180,7 +177,7 @@ class _Cache:
         for instance in sorted(self._touched.keys() & self._residents.updated.keys()):
             self._leave(instance, len(self._comes) - 1)
         self.played.departures.sort(key=lambda d: (d.gone, d.instance))
-        self.played.returns.sort(key=lambda r: (r.begin, r.next_use))
+        self.played.returns.sort(key=lambda r: (r.next_use, r.begin))
 
     def _bring(self, coming: Sequence[int], position: int, locked: Collection[int]) -> list[int]:
         """Place what comes; where it does not fit beside the operands that are there, bring the least of these anew.
@@ -222,7 +219,6 @@ class _Cache:
             return False
         self._map.put(instance, address, nbytes)
         self.played.addresses.setdefault(instance, []).append(address)
-        self.played.end = max(self.played.end, address + nbytes)
         self._touched[instance] = position
         self._missed[instance] = self._next_use_after(instance, position)
         return True

@@ -56,12 +56,10 @@ def with_moves(order: Sequence[int], drafted: Draft, played: Played, timed: Timi
         if departure.changed:
             sent.setdefault(drafted.tensor[departure.instance], departure)
     leaving = list(sent.values())
-    for departure, begin in sorted(
-        zip(leaving, _begins(leaving, drafted, timed), strict=True), key=lambda pair: (pair[0].gone, pair[0].instance)
-    ):
+    for departure, begin in zip(leaving, _begins(leaving, drafted, timed), strict=True):
         slots[begin].offloads.append(drafted.tensor[departure.instance])
         slots[departure.gone].gone.append(drafted.tensor[departure.instance])
-    for back in sorted(played.returns, key=lambda r: (r.next_use, r.begin)):
+    for back in played.returns:
         slots[back.begin].fetches.append(drafted.tensor[back.instance])
         slots[back.next_use].back.append(drafted.tensor[back.instance])
     moved: list[int | Move] = []
