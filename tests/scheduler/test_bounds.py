@@ -7,9 +7,10 @@ import pytest
 from bathyal.layers.graph import FED, STATE, Graph, Op, Phase, Role, Tensor
 from bathyal.layers.kinds import KINDS
 from bathyal.scheduler import bounds
-from bathyal.scheduler.bounds import knapsack_seconds
+from bathyal.scheduler.bounds import _with_link, knapsack_seconds
 from bathyal.scheduler.costs import CostTable, KernelCost
 from bathyal.scheduler.draft import aligned_size
+from bathyal.scheduler.link import Link
 from random_networks import random_problem
 
 F, B = Phase.FORWARD, Phase.BACKWARD
@@ -146,3 +147,24 @@ def test_without_a_backward_pass_everything_runs_once():
     graph, costs = step()
     graph = Graph(graph.name, graph.tensors, graph.ops[:4], (), 4)
     assert knapsack_seconds(graph, costs, 0) == pytest.approx(16)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_a_link_the_bound_is_the_least_over_all_that_may_be_outside(seed):
+    """A scan over the bytes outside: whatever is there takes both transfers, and the computation what is not held."""
+    rng = random.Random(seed)
+    segments = sorted(((rng.uniform(1e-9, 1e-7), rng.randint(1, 10**7)) for _ in range(6)), reverse=True)
+    whole, most = sum(nbytes for _, nbytes in segments), sum(saved * nbytes for saved, nbytes in segments)
+    once, room = most * rng.uniform(0.5, 5), rng.randint(0, whole)
+    link = Link(*(whole / (once + most) * 10 ** rng.uniform(-1, 1) for _ in range(2)))
+
+    def seconds(moved):
+        held, again = room + moved, most
+        for saved, nbytes in segments:
+            again -= saved * min(nbytes, max(held, 0))
+            held -= nbytes
+        return max(once + max(again, 0.0), link.out_seconds(moved) + link.in_seconds(moved))
+
+    least = min(seconds(max(whole - room, 0) * k / 20_000) for k in range(20_001))
+    found = _with_link(once, most, segments, room, link)
+    assert least * (1 - 1e-3) <= found <= least * (1 + 1e-9)
