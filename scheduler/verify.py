@@ -16,6 +16,7 @@ from ..layers.kinds import KINDS
 from ..memory.errors import PlanError
 from .costs import CostTable
 from .plan import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Fetch, Plan, Run
+from .residency import Event, Whereabouts
 from .state_layout import StateLayout
 from .verify_transfers import TransferReplay
 
@@ -67,11 +68,12 @@ class _Replay:
         self.plan = plan
         self.graph = graph
         self.state = state
+        self.inside = Whereabouts("instance")
         self.written: dict[int, int] = {}
         self.updater = {tensor: op.id for op in graph.ops for tensor in op.updates}
         self.runs: dict[int, int] = {}
         self.kernels: dict[int, int] = {}
-        self.transfers = TransferReplay(plan, graph, state, self.written)
+        self.transfers = TransferReplay(plan, graph, state, self.inside, self.written)
         seen: dict[int, int] = {}
         fetched = {step.instance for step in plan.steps if isinstance(step, Fetch)}
         for number, i in enumerate(plan.instances):
@@ -86,6 +88,7 @@ class _Replay:
                 if graph.tensors[i.tensor].name in state.outside:
                     raise PlanError(f"instance {number}", "state that is fetched, as its home is outside", str(i))
                 seen[i.tensor] = number
+                self.inside.place(number)
                 self.written[number] = 0
 
     def use(self, where: str, position: int, number: int, tensor: int) -> None:
@@ -101,8 +104,7 @@ class _Replay:
     def read(self, where: str, position: int, number: int, tensor: int, op: int) -> None:
         """An instance is read at a step: it must hold the value that `op` means, before or after the update."""
         self.use(where, position, number, tensor)
-        if number not in self.written:
-            raise PlanError(where, f"tensor {self.graph.tensors[tensor].name} computed before it is read", "it is not")
+        self.inside.move(f"{where}: {self.graph.tensors[tensor].name}", number, Event.READ)
         updates = int(self.updater.get(tensor, op) < op)
         if self.written[number] != updates:
             age = "new" if updates else "old"
@@ -143,13 +145,11 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout)
                 replay.read(where, position, number, tensor, op.id)
                 continue
             replay.use(where, position, number, tensor)
-            if number in replay.written:
-                raise PlanError(where, "a fresh instance for each output", f"instance {number} written twice")
-            replay.transfers.may_write(where, number)
+            replay.inside.move(where, number, Event.MAKE)
             replay.written[number] = 0
         for number, tensor in zip(step.inputs, op.inputs, strict=True):
             if tensor in op.updates:
-                replay.transfers.may_write(where, number)
+                replay.inside.move(where, number, Event.UPDATE)
                 replay.written[number] = 1
         _check_inplace(plan, graph, position, step, where)
         replay.runs.setdefault(op.id, position + 1)

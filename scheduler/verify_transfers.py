@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..layers.graph import STATE, Graph
 from ..memory.errors import PlanError
 from .plan import NO_TENSOR, PAGE, Fetch, Instance, Offload, Plan, Wait
+from .residency import Event, Whereabouts
 from .state_layout import StateLayout
 
 
@@ -21,21 +22,26 @@ class TransferReplay:
         plan: whose steps are replayed.
         graph: lowered.
         state: where it lies.
-        written: of the instances that hold a value, how often it was updated; those that have come back are added.
+        inside: of each instance, whether its value is there.
+        written: of the instances that hold a value, how often it was updated; those that come back are added.
     """
 
-    def __init__(self, plan: Plan, graph: Graph, state: StateLayout, written: dict[int, int]) -> None:
+    def __init__(
+        self, plan: Plan, graph: Graph, state: StateLayout, inside: Whereabouts, written: dict[int, int]
+    ) -> None:
         self._plan = plan
         self._graph = graph
         self._state = state
+        self._inside = inside
+        self._outside = Whereabouts("copy")
         self._written = written
+        self._written_outside: dict[int, int] = {}
         self._in_flight: dict[int, Offload | Fetch] = {}
-        self._moving: dict[int, int] = {}
-        self._moving_copies: set[int] = set()
-        self._begun: set[int] = set()
         self._homes: dict[int, int] = {}
         self._check_copies()
-        self._outside = dict.fromkeys(self._homes.values(), 0)
+        for number in self._homes.values():
+            self._outside.place(number)
+            self._written_outside[number] = 0
 
     def _check_copies(self) -> None:
         plan, end = self._plan, 0
@@ -72,7 +78,7 @@ class TransferReplay:
 
     def at_home(self) -> dict[int, int]:
         """Of each tensor of the state whose home is outside, how often its value there was updated."""
-        return {tensor: self._outside.get(number, -1) for tensor, number in self._homes.items()}
+        return {tensor: self._written_outside[number] for tensor, number in self._homes.items()}
 
     def follow(self, where: str, position: int, step: Offload | Fetch | Wait) -> None:
         """Check one step."""
@@ -85,8 +91,6 @@ class TransferReplay:
             case Fetch():
                 self._begin_fetch(where, position, step)
         self._in_flight[position] = step
-        self._moving[step.instance] = position
-        self._moving_copies.add(step.copy)
 
     def _pair(self, where: str, position: int, step: Offload | Fetch) -> tuple[Instance, Instance]:
         plan = self._plan
@@ -98,8 +102,6 @@ class TransferReplay:
         if instance.address % PAGE:
             raise PlanError(where, f"an address aligned to {PAGE}", str(instance.address))
         self._alive(where, position, instance, copy)
-        if step.instance in self._moving or step.copy in self._moving_copies:
-            raise PlanError(where, "an instance and a copy that are not being moved", str(step))
         return instance, copy
 
     def _alive(self, where: str, position: int, *stays: Instance) -> None:
@@ -109,43 +111,38 @@ class TransferReplay:
 
     def _begin_offload(self, where: str, position: int, step: Offload) -> None:
         _, copy = self._pair(where, position, step)
-        if step.instance not in self._written:
-            raise PlanError(where, "an instance that holds its value", f"instance {step.instance}")
-        home = copy.tensor in self._homes
-        if not home and (copy.birth != position or step.copy in self._begun):
+        self._inside.move(where, step.instance, Event.COPY)
+        if copy.tensor in self._homes:
+            self._outside.move(where, step.copy, Event.DISCARD)
+        elif copy.birth != position:
             raise PlanError(where, "a fresh copy", f"copy {step.copy}, {copy}")
-        self._begun.add(step.copy)
-        self._outside.pop(step.copy, None)  # undefined until the wait
+        self._outside.move(where, step.copy, Event.FILL)
 
     def _begin_fetch(self, where: str, position: int, step: Fetch) -> None:
         instance, _ = self._pair(where, position, step)
-        if step.copy not in self._outside:
-            raise PlanError(where, "a copy that has left the arena", f"copy {step.copy}")
-        if instance.birth != position or step.instance in self._written:
+        self._outside.move(where, step.copy, Event.COPY)
+        if instance.birth != position:
             raise PlanError(where, "a fresh instance", f"instance {step.instance}, {instance}")
+        self._inside.move(where, step.instance, Event.FILL)
 
     def _end(self, where: str, position: int, transfer: int) -> None:
         step = self._in_flight.pop(transfer, None)
         if step is None:
             raise PlanError(where, "a transfer that has begun and was not waited for yet", f"step {transfer}")
         self._alive(where, position, self._plan.instances[step.instance], self._plan.copies[step.copy])
-        del self._moving[step.instance]
-        self._moving_copies.remove(step.copy)
         if isinstance(step, Offload):
-            self._outside[step.copy] = self._written[step.instance]
+            self._inside.move(where, step.instance, Event.COPIED)
+            self._outside.move(where, step.copy, Event.FILLED)
+            self._written_outside[step.copy] = self._written[step.instance]
         else:
-            self._written[step.instance] = self._outside[step.copy]
+            self._outside.move(where, step.copy, Event.COPIED)
+            self._inside.move(where, step.instance, Event.FILLED)
+            self._written[step.instance] = self._written_outside[step.copy]
 
     def finish(self) -> None:
         """At the end of the step."""
         if self._in_flight:
             raise PlanError("plan", "a wait for every transfer", f"none for that of step {min(self._in_flight)}")
-
-    def may_write(self, where: str, instance: int) -> None:
-        """An operation is about to write an instance."""
-        if instance in self._moving:
-            since = self._moving[instance]
-            raise PlanError(where, "no write to what is being moved", f"instance {instance}, since step {since}")
 
 
 def overlapping(stays: Sequence[Instance]) -> list[tuple[int, int]]:

@@ -281,7 +281,9 @@ class TestVerifierFinds:
 
     def test_a_value_that_is_not_computed_yet(self, kept):
         _, plan = kept
-        self.refused(kept, "computed before it is read", steps=(plan.steps[1], plan.steps[0], *plan.steps[2:]))
+        self.refused(
+            kept, "when an operation reads it, got absent", steps=(plan.steps[1], plan.steps[0], *plan.steps[2:])
+        )
 
     def repeated(self, kept, index=NO_INSTANCE, fresh=True):
         """The plan with a repetition of its first batch norm: a new output, the old mean and variance.
@@ -321,7 +323,7 @@ class TestVerifierFinds:
         )
         kept = problem, make_plan(problem, "keep", PLENTY)
         verify(self.repeated(kept), problem.graph, problem.costs, problem.state)
-        for index, fresh, match in ((0, False, "written twice"), (1, True, "computed before it is read")):
+        for index, fresh, match in ((0, False, "makes it, got present"), (1, True, "reads it, got absent")):
             with pytest.raises(PlanError, match=match):
                 verify(self.repeated(kept, index, fresh), problem.graph, problem.costs, problem.state)
 

@@ -199,14 +199,14 @@ class TestVerifierFinds:
         born = dataclasses.replace(changed.instances[plan.steps[1].instance], birth=0)
         instances = list(changed.instances)
         instances[plan.steps[1].instance] = born
-        self.refused(roomy, "an instance that holds its value", changed, instances=tuple(instances))
+        self.refused(roomy, "present when a transfer from it begins, got absent", changed, instances=tuple(instances))
 
     def test_a_copy_that_holds_something_already(self, roomy):
         _, plan = roomy
         begin = position(plan, Offload)
         self.refused(roomy, "a fresh copy", copies=self.copy(roomy, 0, birth=0))
         order = [*range(begin + 1), plan.steps[begin], *range(begin + 1, len(plan.steps))]
-        self.refused(roomy, "a fresh copy|not being moved", rearranged(plan, order))
+        self.refused(roomy, "present when a transfer from it begins, got leaving", rearranged(plan, order))
 
     def test_a_fetch_before_its_offload_has_been_waited_for(self, case):
         _, plan = case
@@ -222,7 +222,7 @@ class TestVerifierFinds:
                 fetched = plan.steps[back].instance
                 instances[fetched] = dataclasses.replace(instances[fetched], birth=wait)
                 self.refused(
-                    case, "a copy that has left the arena|not being moved", changed, instances=tuple(instances)
+                    case, "present when a transfer from it begins, got arriving", changed, instances=tuple(instances)
                 )
                 tried += 1
         assert tried
@@ -236,14 +236,14 @@ class TestVerifierFinds:
         lives = self.instance(roomy, original, death=len(plan.steps) - 1)
         self.refused(roomy, "a fresh instance", steps=self.step(roomy, begin, instance=original), instances=lives)
         order = [*range(begin + 1), plan.steps[begin], *range(begin + 1, len(plan.steps))]
-        self.refused(roomy, "a fresh instance|not being moved", rearranged(plan, order))
+        self.refused(roomy, "present when a transfer from it begins, got leaving", rearranged(plan, order))
 
     def test_every_wait_that_is_left_out(self, case):
         _, plan = case
         for number, step in enumerate(plan.steps):
             if isinstance(step, Wait):
                 order = [n for n in range(len(plan.steps)) if n != number]
-                match = "has left the arena|not being moved|computed before it is read|a wait for every transfer"
+                match = "begins, got (arriving|leaving)|reads it, got arriving|a wait for every transfer"
                 self.refused(case, match, rearranged(plan, order))
 
     def test_a_wait_that_is_left_out_where_nobody_needs_the_bytes(self, roomy):
@@ -268,7 +268,9 @@ class TestVerifierFinds:
             if fetched and isinstance(following, Run):
                 order = list(range(len(plan.steps)))
                 order[number], order[number + 1] = number + 1, number
-                self.refused(case, "computed before it is read", rearranged(plan, order))
+                self.refused(
+                    case, "present or leaving when an operation reads it, got arriving", rearranged(plan, order)
+                )
                 tried += 1
         assert tried
 
@@ -299,7 +301,7 @@ class TestVerifierFinds:
         changed = rearranged(plan, order)
         instances = list(changed.instances)
         instances[images] = dataclasses.replace(instances[images], death=len(order) - 1)
-        self.refused(roomy, "no write to what is being moved", changed, instances=tuple(instances))
+        self.refused(roomy, "absent when an operation makes it, got arriving", changed, instances=tuple(instances))
 
     def test_an_output_in_place_of_what_has_not_left_yet(self, roomy):
         """The ReLU may overwrite its input, but not while that is on its way out."""
