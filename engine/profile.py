@@ -107,7 +107,7 @@ class _Job:
 
 def _jobs(graph: Graph, backend: Backend, arena: Arena, store: SecondsStore) -> list[_Job]:
     """One job for each kernel whose seconds are not known and whose operands fit."""
-    last_read = {t: op.id for op in graph.ops for t in op.inputs}
+    last_read = last_readers(graph)
     seen: set[str] = set()
     jobs = []
     for op in graph.ops:
@@ -116,7 +116,7 @@ def _jobs(graph: Graph, backend: Backend, arena: Arena, store: SecondsStore) -> 
             if key in seen or store.seconds(key) is not None:
                 continue
             seen.add(key)
-            addresses, end = _places(graph, op, kernel.workspace_bytes, last_read)
+            addresses, end = places(graph, op, kernel.workspace_bytes, last_read)
             if end > arena.nbytes:
                 logger.info("%s of %s: %d bytes of operands do not fit; not timed", kernel.name, op.name, end)
                 continue
@@ -138,7 +138,12 @@ def _key(graph: Graph, op: Op, kernel: Kernel) -> str:
     return hashlib.sha256(repr((graph.signature(op), kernel.name)).encode()).hexdigest()[:32]
 
 
-def _places(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, int]) -> tuple[list[int], int]:
+def last_readers(graph: Graph) -> dict[int, int]:
+    """By tensor, the last operation that reads it."""
+    return {t: op.id for op in graph.ops for t in op.inputs}
+
+
+def places(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, int]) -> tuple[list[int], int]:
     """Addresses of operands and workspace, and their end; an output lies where an input dies if it may, as in a plan."""
     addresses, end = [], 0
     for t in op.inputs:

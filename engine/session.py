@@ -40,6 +40,7 @@ from ..scheduler.state_layout import StateLayout, lay_out_state, planned_layout
 from ..scheduler.verify import verify
 from .backends.backend import Backend
 from .executor import Executor
+from .load import Load
 from .lowering import lower
 from .plan_file import SavedPlan, Surroundings, load_plan, require_match, save_plan
 from .profile import estimate, measure
@@ -302,7 +303,9 @@ class Session:
         saved = self.saved_plan
         spills = self.settings.spills or (saved is not None and saved.plan.outside_bytes)
         if spills and (mode is Mode.TRAINING or layout.outside):
-            costs = replace(costs, link=self._spill.link(device.arena))
+            here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
+            load = Load(graph, costs, self.backend, here)
+            costs = replace(costs, link=self._spill.link(device.arena, load))
         most = self.settings.most_outside_bytes
         return Problem(graph, costs, Kernels(self.settings.kernels), layout, not training_batch, most)
 

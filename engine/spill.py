@@ -1,8 +1,9 @@
 """Where what leaves the arena goes, and how fast: one file in the spill folder for all programs of a session.
 
-The rates are measured once per disk and kept like the kernels' seconds; they are those of either direction alone: in a
-step what leaves does so in the forward pass and comes back in the backward pass. Not checked: whether the disk is as
-fast later, or beside other programs.
+The rates are measured once per disk and backend and kept like the kernels' seconds; they are those of either direction
+beside the network's own operations: in a step what leaves does so in the forward pass and comes back in the backward
+pass. Measured with them is what the computation loses by it. Not checked: whether the disk is as fast later, or beside
+other programs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from ..memory.sizes import format_size, parse_size
 from ..memory.spill_folder import check_spill_folder, default_spill_folder
 from ..memory.tiers import TIER_ALIGNMENT, Tier
 from ..memory.timed_tier import TimedTier, Traffic
-from ..scheduler.link import Link, parse_link
+from ..scheduler.link import MOST_CONTENTION, Link, parse_link
+from ..scheduler.plan import aligned
+from .load import Load
 from .seconds_store import SecondsStore
 from .settings import Settings
 
@@ -46,11 +49,12 @@ class Spill:
         self._tier: TimedTier | None = None
         self._link: Link | None = None
 
-    def link(self, arena: Arena) -> Link:
+    def link(self, arena: Arena, load: Load) -> Link:
         """How fast bytes leave and come back: as the user says, or measured when first asked for.
 
         Args:
-            arena: its first bytes are used for measuring, and unchanged afterwards.
+            arena: its contents may be overwritten by the load.
+            load: what computes beside the transfers that are timed.
 
         Raises:
             BudgetError: there is no room on the disk, or the memory that the arena promises is not free.
@@ -60,7 +64,7 @@ class Spill:
         if self._link is None and self._settings.link is not None:
             self._link = parse_link(self._settings.link)
         if self._link is None:
-            self._link = _measured_link(self._folder(), self._limit(), arena, self._cache)
+            self._link = _measured_link(self._folder(), self._limit(), arena, load, self._cache)
         return self._link
 
     def tier(self, nbytes: int) -> Tier | None:
@@ -97,13 +101,14 @@ class Spill:
         return None if given is None else parse_size(given, "spill_size")
 
 
-def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, cache: Path | None) -> Link:
+def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, load: Load, cache: Path | None) -> Link:
     """The link between an arena and a folder.
 
     Args:
         spill_folder: on the disk.
         limit_bytes: the most that may be written there; None for no limit.
-        arena: its first bytes are used, and unchanged afterwards.
+        arena: its first bytes are used for the transfers, those behind them for the load.
+        load: what computes beside them.
         cache: where figures are kept between runs; None keeps none.
 
     Raises:
@@ -111,24 +116,27 @@ def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, ca
         ConfigError: the folder will not do.
         DeviceError: the disk failed.
     """
-    store = SecondsStore(cache, "link")
+    store = SecondsStore(cache, f"link/{load.environment}")
     disk = spill_folder.stat().st_dev
-    out, inward = store.seconds(f"{disk} out"), store.seconds(f"{disk} in")
-    if out and inward:
-        return Link(1 / out, 1 / inward)
+    out, inward, lost = (store.seconds(f"{disk} {what}") for what in ("out", "in", "lost"))
+    if out and inward and lost is not None:
+        return Link(1 / out, 1 / inward, min(lost, MOST_CONTENTION))
     if arena.nbytes < LEAST_BYTES:
         return Link(1e9, 1e9)  # nothing can be planned in so little: the planner says how much it takes
-    room = min(MEASURED_BYTES, arena.nbytes, MEASURED_BYTES if limit_bytes is None else limit_bytes)
+    room = min(MEASURED_BYTES, arena.nbytes // 2, MEASURED_BYTES if limit_bytes is None else limit_bytes)
     room = max(room, LEAST_BYTES)  # where less may be written, the tier says so
     arena.commit(room)
     with DiskTier(spill_folder, room, limit=limit_bytes, name="measured") as tier:
-        found = measure_link(tier, arena.view(0, room))
+        found = measure_link(tier, arena.view(0, room), load.start(arena, aligned(room)))
     logger.info(
-        "%s: %s/s out, %s/s in; both at once %s/s and %s/s",
+        "%s: %s/s out, %s/s in; both at once %s/s and %s/s; beside operations %s/s and %s/s, which lose %.0f %%",
         spill_folder,
         *(format_size(int(rate)) for rate in (found.out, found.inward, found.out_together, found.inward_together)),
+        *(format_size(int(rate)) for rate in (found.out_beside, found.inward_beside)),
+        100 * found.contention,
     )
-    store.add(f"{disk} out", 1 / found.out)
-    store.add(f"{disk} in", 1 / found.inward)
+    store.add(f"{disk} out", 1 / found.out_beside)
+    store.add(f"{disk} in", 1 / found.inward_beside)
+    store.add(f"{disk} lost", found.contention)
     store.save()
-    return Link(found.out, found.inward)
+    return Link(found.out_beside, found.inward_beside, min(found.contention, MOST_CONTENTION))

@@ -22,10 +22,6 @@ from .state_layout import StateLayout
 ATTEMPTS = 8
 """How often a chain plan, or a choice of kernels, is made again for less memory because its placement did not fit."""
 
-CONTENTION = 0.4
-"""Of the time of transfers, what the computation beside them loses: between plans that wait as long, the one that moves
-less is faster. Measured with oneDNN on 2 cores and a disk of 2 GB/s: 0.1 to 0.4."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -176,9 +172,9 @@ class Placer:
         return self.with_fastest_kernels(planned, budget_bytes)
 
     def seconds(self, drafted: Draft) -> float:
-        """Seconds by which plans are compared: of all steps, of what transfers make them wait and slow them down."""
-        starts, carries = play(drafted.steps, drafted.copies.nbytes, self.problem.costs)
-        return float(starts[-1]) + CONTENTION * sum(carry.end - carry.start for carry in carries)
+        """Seconds of a step, by which plans are compared."""
+        starts, _ = play(drafted.steps, drafted.copies.nbytes, self.problem.costs)
+        return float(starts[-1])
 
     def smallest_of(self, found: Iterable[Placed]) -> Placed:
         """The one of least memory, of equals the faster."""

@@ -2,7 +2,8 @@
 
 Three things work at once: the computation, what leaves the arena and what comes back. Each does its own work in order. A
 transfer begins when the one before it in its direction is done and the computation has come to the step that begins it;
-a `Wait` holds the computation up until the transfer is done. Transfers and computation are taken not to slow each other.
+a `Wait` holds the computation up until the transfer is done. Beside a transfer the computation is slower by the link's
+contention, beside two by twice that; the link's rates are those beside a computation.
 """
 
 from __future__ import annotations
@@ -87,10 +88,8 @@ def simulate(plan: Plan, costs: CostTable) -> Timeline:
     for position, old in taken_over(plan):
         live[position] -= plan.instances[old].nbytes
     starts, carries = play(plan.steps, [i.nbytes for i in plan.copies], costs)
-    seconds = float(starts[-1])
-    computing = sum(costs.kernels[s.op][s.kernel].seconds for s in plan.runs)
-    stalled = max(seconds - computing, 0.0) if carries else 0.0
-    return Timeline(seconds, starts[:-1], live, int(live.max()) if len(live) else 0, stalled, carries)
+    stalled = float(sum(starts[n + 1] - starts[n] for n, step in enumerate(plan.steps) if isinstance(step, Wait)))
+    return Timeline(float(starts[-1]), starts[:-1], live, int(live.max()) if len(live) else 0, stalled, carries)
 
 
 def play(
@@ -116,7 +115,7 @@ def _play_with_transfers(
         starts[position] = now
         match step:
             case Run():
-                now += costs.kernels[step.op][step.kernel].seconds
+                now = _computed(now, costs.kernels[step.op][step.kernel].seconds, out, inward, link.contention)
             case Offload():
                 begin, nbytes = max(now, out), copy_bytes[step.copy]
                 out = begin + link.out_seconds(nbytes)
@@ -131,3 +130,15 @@ def _play_with_transfers(
                 unreachable(step)
     starts[len(steps)] = now
     return starts, tuple(begun.values())
+
+
+def _computed(now: float, seconds: float, out: float, inward: float, contention: float) -> float:
+    """When work of so many seconds is done that begins now, with one direction busy until `out`, the other `inward`."""
+    for busy, until in ((2, min(out, inward)), (1, max(out, inward))):
+        speed = 1 - busy * contention
+        if until > now:
+            if now + seconds / speed <= until:
+                return now + seconds / speed
+            seconds -= (until - now) * speed
+            now = until
+    return now + seconds

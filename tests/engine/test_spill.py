@@ -11,12 +11,15 @@ import pytest
 
 import bathyal as bt
 from bathyal.engine import spill
+from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.engine.load import Load
+from bathyal.engine.session import problem_without_memory
 from bathyal.engine.settings import Settings
 from bathyal.engine.spill import Spill
 from bathyal.memory.arena import Arena
 from bathyal.memory.bandwidth import Bandwidth
 from bathyal.memory.host_tier import HostTier
-from bathyal.scheduler.link import Link
+from bathyal.scheduler.link import USUAL_CONTENTION, Link
 
 SHAPE = (8, 3, 12, 12)
 MIB = 2**20
@@ -189,9 +192,9 @@ def measured(monkeypatch):
     """Each measurement, in turn faster; no disk is used."""
     calls = []
 
-    def measure(tier, memory):
+    def measure(tier, memory, work):
         calls.append((tier.nbytes, memory.nbytes))
-        return Bandwidth(1000.0 * len(calls), 500.0, 900.0, 400.0)
+        return Bandwidth(3000.0, 700.0, 900.0, 400.0, 1000.0 * len(calls), 500.0, 0.25)
 
     monkeypatch.setattr(spill, "measure_link", measure)
     monkeypatch.setattr(spill, "DiskTier", lambda folder, nbytes, **choices: HostTier(nbytes))
@@ -199,9 +202,16 @@ def measured(monkeypatch):
     return calls
 
 
+def load(name="here"):
+    """The operations of the network beside which transfers are timed."""
+    problem, _ = problem_without_memory(network(), settings())
+    return Load(problem.graph, problem.costs, ReferenceBackend(), name)
+
+
 def test_rates_that_are_given_are_taken(measured, tmp_path):
     with Arena(MIB) as arena:
-        assert Spill(settings(link="10 kB,20 kB"), tmp_path).link(arena) == Link(10_000, 20_000)
+        found = Spill(settings(link="10 kB,20 kB"), tmp_path).link(arena, load())
+        assert found == Link(10_000, 20_000, USUAL_CONTENTION)
     assert not measured
 
 
@@ -211,28 +221,31 @@ def test_rates_are_measured_once_and_kept(measured, tmp_path):
     choices = settings(spill_dir=str(disk))
     with Arena(MIB) as arena:
         first = Spill(choices, cache)
-        assert first.link(arena) == first.link(arena) == pytest.approx(Link(1000.0, 500.0))
-        assert measured == [(MIB, MIB)]
-        assert Spill(choices, cache).link(arena).out_bytes_per_second == pytest.approx(1000)
+        assert first.link(arena, load()) == first.link(arena, load()) == Link(1000.0, 500.0, 0.25)
+        assert measured == [(MIB // 2, MIB // 2)]
+        kept = Spill(choices, cache).link(arena, load())
+        assert (kept.out_bytes_per_second, kept.in_bytes_per_second) == pytest.approx((1000, 500))
+        assert kept.contention == 0.25
         assert len(measured) == 1
-        assert Spill(choices, None).link(arena).out_bytes_per_second == pytest.approx(2000)
+        assert Spill(choices, None).link(arena, load()).out_bytes_per_second == pytest.approx(2000)
+        assert Spill(choices, cache).link(arena, load("elsewhere")).out_bytes_per_second == pytest.approx(3000)
 
 
 @pytest.mark.parametrize("value", [0, -1, "fast", float("inf"), float("nan"), None])
 def test_kept_rates_that_cannot_be_are_measured_again(value, measured, tmp_path):
     choices = settings(spill_dir=str(tmp_path))
     with Arena(MIB) as arena:
-        Spill(choices, tmp_path).link(arena)
+        Spill(choices, tmp_path).link(arena, load())
         (path,) = tmp_path.glob("costs-*.json")
         document = json.loads(path.read_text())
         document["seconds"] = dict.fromkeys(document["seconds"], value)
         path.write_text(json.dumps(document))
-        assert Spill(choices, tmp_path).link(arena).out_bytes_per_second == pytest.approx(2000)
+        assert Spill(choices, tmp_path).link(arena, load()).out_bytes_per_second == pytest.approx(2000)
 
 
 def test_no_more_is_used_for_measuring_than_may_be_written(measured, tmp_path):
     with Arena(MIB) as arena:
-        Spill(settings(spill_dir=str(tmp_path), spill_size="64 KiB"), None).link(arena)
+        Spill(settings(spill_dir=str(tmp_path), spill_size="64 KiB"), None).link(arena, load())
     assert measured == [(64 * 2**10, 64 * 2**10)]
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from bathyal.memory.errors import PlanError
+from bathyal.memory.errors import ConfigError, PlanError
 from bathyal.scheduler.costs import CostTable, KernelCost
 from bathyal.scheduler.link import Link
 from bathyal.scheduler.moves import Move, Transfer
@@ -65,6 +65,36 @@ def test_a_transfer_begins_no_earlier_than_the_computation_comes_to_it():
 
 def test_nobody_waits_for_a_transfer_that_no_wait_names():
     assert seconds(OP, Offload(0, 2))[0][-1] == 1
+
+
+def contended(*steps, contention=0.25, copies=(10, 30, 100)):
+    """With a link that takes from the computation what it needs."""
+    costs = CostTable(COSTS.kernels, Link(10, 20, contention))
+    return play(steps, copies, costs)[0].tolist()
+
+
+def test_beside_a_transfer_the_computation_is_slower_and_afterwards_not():
+    # 1 s of the transfer leaves 0.75 s of the operation's 1 done; the rest takes as long as ever.
+    assert contended(Offload(0, 0), OP, OP) == [0, 0, 1.25, 2.25]
+    # Within a long transfer, all of it is slower by a fourth.
+    assert contended(Offload(0, 2), OP, OP) == pytest.approx([0, 0, 4 / 3, 8 / 3])
+
+
+def test_beside_both_directions_the_computation_loses_twice_as_much():
+    # Out until 3, in until 5: to 3 at half the speed, 1.5 done; to 5 at three quarters, 3 done; 2 more.
+    slow = Run(1, 0, (), (), NO_INSTANCE, False)
+    assert contended(Offload(0, 1), Fetch(2, 1), slow) == [0, 0, 0, 7]
+    assert contended(Fetch(2, 0), Offload(1, 1), slow) == [0, 0, 0, 7]
+
+
+def test_a_wait_is_not_slowed():
+    assert contended(Offload(0, 1), Wait(0), OP) == [0, 0, 3, 4]
+
+
+@pytest.mark.parametrize("contention", [-0.1, 0.46, 1.0, float("nan")])
+def test_a_contention_that_cannot_be_is_refused(contention):
+    with pytest.raises(ConfigError, match="contention from 0 to"):
+        Link(1.0, 1.0, contention)
 
 
 def test_transfers_without_a_link_are_refused():
