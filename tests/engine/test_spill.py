@@ -166,9 +166,9 @@ def test_many_steps_take_no_more_files_threads_or_memory_and_change_no_bit(least
     def trained(**choices):
         sizes = []
         with trainer(**choices) as t:
-            for step in range(300):
+            for step in range(1000):
                 t.train_step(*data[step % 4])
-                if step in (99, 299):
+                if step in (99, 999):
                     sizes.append((open_files(), len(our_threads()), resident_bytes()))
             return t.state.weights_sha256(), t.plan.offloaded_bytes, sizes
 
