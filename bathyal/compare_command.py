@@ -21,11 +21,11 @@ from tqdm import tqdm
 
 from .compare_process import SideProcess, read_libraries
 from .compare_side import OURS
-from .engine.session import PROCESS_BYTES
 from .engine.settings import usable_cores
 from .layers.builder import forward_graph
 from .memory.available import free_memory
 from .memory.errors import ConfigError, DeviceError, one_of
+from .memory.host import PROCESS_BYTES
 from .memory.limit import MemoryLimit, memory_limit
 from .memory.sizes import format_size, parse_size
 from .network_options import NetworkChoice, choose

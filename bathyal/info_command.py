@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .engine.backends.backend import Backend
-from .engine.session import default_memory
 from .engine.settings import BACKENDS, usable_cores
-from .memory.available import free_memory
 from .memory.errors import DeviceError
+from .memory.host import HostMachine
 from .memory.sizes import format_size
 from .models.registry import MODELS
 from .scheduler.strategies import SPELLINGS
@@ -43,12 +42,13 @@ def facts() -> dict[str, Any]:
     """The same as data."""
     from . import __version__
 
+    machine = HostMachine()
     return {
         "version": __version__,
         "python": platform.python_version(),
         "cores": usable_cores(),
-        "free_bytes": free_memory(),
-        "default_budget_bytes": default_memory(),
+        "free_bytes": machine.free_bytes(),
+        "default_budget_bytes": machine.default_budget(),
         "backends": {name: _version(make) for name, make in BACKENDS.items()},
         "strategies": list(SPELLINGS),
         "models": {name: entry.description for name, entry in MODELS.items()},

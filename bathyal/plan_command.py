@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import picture, plan_picture
-from .engine.session import Mode, Planned, Session, default_memory, mode_graph, plan_without_memory
+from .engine.session import Mode, Planned, Session, mode_graph, plan_without_memory
 from .layers.graph import Graph
 from .memory.errors import BudgetError
 from .memory.sizes import format_size, parse_size
@@ -44,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         picture.require(options.plot)
     choice = choose(options)
-    budget = default_memory() if options.memory is None else parse_size(options.memory)
+    given = options.memory
+    budget = choice.settings.make_backend().machine.default_budget() if given is None else parse_size(given)
     try:
         planned = _planned(choice, budget)
     except BudgetError as error:

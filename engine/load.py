@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
 
 from ..layers.graph import Graph
-from ..memory.arena import Arena
-from ..memory.bandwidth import Work
+from ..memory.bandwidth import Computation
+from ..memory.region import Region
 from ..scheduler.costs import CostTable
 from .backends.backend import Backend, Launch
 from .profile import last_readers, places
@@ -30,7 +29,7 @@ class Load:
     backend: Backend
     environment: str
 
-    def start(self, arena: Arena, first: int) -> Work | None:
+    def start(self, arena: Region, first: int) -> Computation | None:
         """What runs the next operation at each call and returns its seconds; None where none fits.
 
         One operation of each signature, with its first kernel; those that read or make anything but floating-point
@@ -57,11 +56,11 @@ class Load:
         if not launches:
             return None
         arena.commit(used)
-        arena.memory[first:used] = 0
+        arena.poison(0, first, used - first)
         return _in_turn(list(launches.values()))
 
 
-def _in_turn(launches: list[tuple[Launch, list[int], float]]) -> Callable[[], float]:
+def _in_turn(launches: list[tuple[Launch, list[int], float]]) -> Computation:
     turns = cycle(launches)
 
     def run() -> float:

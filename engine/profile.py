@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import statistics
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,8 @@ from tqdm import tqdm
 
 from ..layers.graph import STATE, Graph, Op
 from ..layers.kinds import KINDS
-from ..memory.arena import Arena
+from ..memory.device import Device
+from ..memory.region import Region
 from ..scheduler.costs import CostTable, KernelCost, analytic_seconds, tabulate
 from ..scheduler.plan import aligned
 from .backends.backend import Backend, Kernel, Launch
@@ -29,10 +29,10 @@ from .seconds_store import SecondsStore
 logger = logging.getLogger(__name__)
 
 REPETITIONS = 3
+COMMITTED_BYTES = 16 * 2**20
+"""Of the arena at least, where it has so much: room for the bytes that push others out of the caches."""
 ENOUGH_SECONDS = 0.2
 """A kernel that takes longer is timed once after its warm-up."""
-EVICTED_BYTES = 16 * 2**20
-"""More than the caches of one core."""
 
 
 def estimate(graph: Graph, backend: Backend) -> CostTable:
@@ -46,14 +46,14 @@ def estimate(graph: Graph, backend: Backend) -> CostTable:
 
 
 def measure(
-    graph: Graph, backend: Backend, arena: Arena, *, threads: int, folder: Path | None, progress: bool = False
+    graph: Graph, backend: Backend, device: Device, *, threads: int, folder: Path | None, progress: bool = False
 ) -> CostTable:
     """Time every kernel of every signature that is not known yet.
 
     Args:
         graph: lowered.
         backend: whose kernels are timed.
-        arena: its contents are overwritten.
+        device: where they run; the contents of its arena are overwritten.
         threads: how many the backend uses; figures are kept apart by it.
         folder: where figures are kept between runs; None keeps none.
         progress: whether a bar is shown on standard error.
@@ -62,14 +62,14 @@ def measure(
         BudgetError: the memory that the arena promises is not free.
     """
     store = SecondsStore(folder, f"{backend.name}/{backend.version()}/{threads} threads")
-    jobs = _jobs(graph, backend, arena, store)
+    jobs = _jobs(graph, backend, device.arena, store)
     with tqdm(
         total=len(jobs) * (REPETITIONS + 1), desc="profile", unit="run", leave=False, disable=not progress
     ) as bar:
         for _ in range(REPETITIONS + 1):
             for job in jobs:
                 if sum(job.times[1:]) < ENOUGH_SECONDS:
-                    job.times.append(_run(job, arena))
+                    job.times.append(_run(job, device))
                 bar.update()
     for job in jobs:
         store.add(job.key, statistics.median(job.times[1:]))
@@ -105,7 +105,7 @@ class _Job:
     times: list[float]
 
 
-def _jobs(graph: Graph, backend: Backend, arena: Arena, store: SecondsStore) -> list[_Job]:
+def _jobs(graph: Graph, backend: Backend, arena: Region, store: SecondsStore) -> list[_Job]:
     """One job for each kernel whose seconds are not known and whose operands fit."""
     last_read = last_readers(graph)
     seen: set[str] = set()
@@ -124,14 +124,11 @@ def _jobs(graph: Graph, backend: Backend, arena: Arena, store: SecondsStore) -> 
     return jobs
 
 
-def _run(job: _Job, arena: Arena) -> float:
+def _run(job: _Job, device: Device) -> float:
     """Seconds of one run: after other kernels, on zeros that no cache near the processor holds, as a step finds them."""
-    arena.commit(min(arena.nbytes, max(job.end, EVICTED_BYTES)))
-    arena.memory[: job.end] = 0
-    arena.memory[max(arena.committed_bytes - EVICTED_BYTES, 0) : arena.committed_bytes].max()
-    begin = time.perf_counter()
-    job.launch(job.addresses)
-    return time.perf_counter() - begin
+    device.arena.commit(min(device.arena.nbytes, max(job.end, COMMITTED_BYTES)))
+    device.arena.poison(0, 0, job.end)
+    return device.seconds(lambda: job.launch(job.addresses))
 
 
 def _key(graph: Graph, op: Op, kernel: Kernel) -> str:

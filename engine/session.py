@@ -22,11 +22,8 @@ from ..layers.builder import Layer, forward_graph
 from ..layers.graph import Graph
 from ..layers.modes import evaluation_graph, prediction_graph, training_graph
 from ..layers.slabs import split_large
-from ..memory.arena import Arena
-from ..memory.available import default_budget, free_memory
 from ..memory.device import Device
 from ..memory.errors import BudgetError
-from ..memory.host import HostDevice
 from ..memory.sizes import format_size, format_size_exact, parse_size
 from ..memory.tiers import Tier
 from ..memory.timed_tier import Traffic
@@ -49,14 +46,6 @@ from .settings import Settings, usable_cores
 from .spill import Spill
 
 logger = logging.getLogger(__name__)
-
-PROCESS_BYTES = 256 * 2**20
-"""Memory left to the interpreter, its libraries and the batches that wait, where the user gives no budget."""
-
-
-def default_memory() -> int:
-    """The budget where the user gives none: 80 % of what is free, less what the process itself needs."""
-    return default_budget(PROCESS_BYTES)
 
 
 class Mode(str, Enum):
@@ -170,7 +159,6 @@ class Session:
         network: Layer,
         settings: Settings,
         *,
-        make_device: Callable[[Arena], Device] = HostDevice,
         cache: Path | None = None,
         progress: bool = False,
         plan_file: Path | None = None,
@@ -181,7 +169,6 @@ class Session:
         self.backend: Backend = settings.make_backend()
         self.threads = settings.threads or usable_cores()
         self.known_kernels: dict[str, tuple[str, ...]] = {}
-        self._make_device = make_device
         self._cache = cache or cache_folder()
         self._progress = progress
         self._plan_file = plan_file
@@ -202,11 +189,11 @@ class Session:
         if self._device is None:
             budget = self._budget()
             self._limits = threadpool_limits(self.threads)
-            self._device = self._make_device(Arena(budget))
+            self._device = self.backend.machine.open(budget)
         return self._device
 
     def _budget(self) -> int:
-        free = free_memory()
+        free = self.backend.machine.free_bytes()
         # Planning takes memory and time by the image: a batch that can never be must not get that far.
         batch_bytes = math.prod(self.settings.input_shape) * np.dtype(self.settings.dtype).itemsize
         if batch_bytes > free:
@@ -218,7 +205,9 @@ class Session:
             )
         saved, memory = self.saved_plan, self.settings.memory
         if memory is None:
-            return default_memory() if saved is None else self._within(saved.plan.budget_bytes, free)
+            return (
+                self.backend.machine.default_budget() if saved is None else self._within(saved.plan.budget_bytes, free)
+            )
         return self._within(parse_size(memory), free)
 
     def _within(self, budget: int, free: int) -> int:
@@ -255,7 +244,7 @@ class Session:
     @property
     def tier(self) -> Tier | None:
         """The place outside the arena; None where nothing is there."""
-        return self._spill.tier(0)
+        return self._spill.opened
 
     @property
     def traffic(self) -> Traffic:
@@ -272,7 +261,7 @@ class Session:
         if key not in self._programs:
             planned = self._plan(mode, batch)
             self.device.arena.commit(planned.plan.peak_bytes)
-            tier = self._spill.tier(planned.plan.outside_bytes)
+            tier = self._spill.tier(planned.plan.outside_bytes, self.device)
             executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
             executor.bind()
             self._programs[key] = (planned, executor)
@@ -292,7 +281,7 @@ class Session:
             costs = measure(
                 graph,
                 self.backend,
-                device.arena,
+                device,
                 threads=self.threads,
                 folder=self._cache,
                 progress=self._progress,
@@ -305,7 +294,7 @@ class Session:
         if spills and (mode is Mode.TRAINING or layout.outside):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
             load = Load(graph, costs, self.backend, here)
-            costs = replace(costs, link=self._spill.link(device.arena, load))
+            costs = replace(costs, link=self._spill.link(device, load))
         most = self.settings.most_outside_bytes
         return Problem(graph, costs, Kernels(self.settings.kernels), layout, not training_batch, most)
 

@@ -12,15 +12,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from ..memory.arena import Arena
-from ..memory.bandwidth import measure_link
+from ..memory.device import Device
 from ..memory.disk_tier import DiskTier
 from ..memory.sizes import format_size, parse_size
 from ..memory.spill_folder import check_spill_folder, default_spill_folder
 from ..memory.tiers import TIER_ALIGNMENT, Tier
 from ..memory.timed_tier import TimedTier, Traffic
 from ..scheduler.link import MOST_CONTENTION, Link, parse_link
-from ..scheduler.plan import aligned
 from .load import Load
 from .seconds_store import SecondsStore
 from .settings import Settings
@@ -39,21 +37,21 @@ class Spill:
     Args:
         settings: folder, size and rates, where the user gives them.
         cache: folder of measured rates; None keeps none.
-        make_tier: gives a place of so many bytes; by default a file in the spill folder.
+        make_tier: gives a place of so many bytes; by default the device's own, or a file in the spill folder.
     """
 
     def __init__(self, settings: Settings, cache: Path | None, make_tier: Callable[[int], Tier] | None = None) -> None:
         self._settings = settings
         self._cache = cache
-        self._make_tier = make_tier or self._disk_tier
+        self._make_tier = make_tier
         self._tier: TimedTier | None = None
         self._link: Link | None = None
 
-    def link(self, arena: Arena, load: Load) -> Link:
+    def link(self, device: Device, load: Load) -> Link:
         """How fast bytes leave and come back: as the user says, or measured when first asked for.
 
         Args:
-            arena: its contents may be overwritten by the load.
+            device: the contents of its arena may be overwritten by the load.
             load: what computes beside the transfers that are timed.
 
         Raises:
@@ -64,15 +62,20 @@ class Spill:
         if self._link is None and self._settings.link is not None:
             self._link = parse_link(self._settings.link)
         if self._link is None:
-            self._link = _measured_link(self._folder(), self._limit(), arena, load, self._cache)
+            self._link = self._measured(device, load)
         return self._link
 
-    def tier(self, nbytes: int) -> Tier | None:
-        """The place for what leaves, with room for so much; None where nothing does. Errors as for `link`."""
+    def tier(self, nbytes: int, device: Device) -> Tier | None:
+        """The place for what leaves `device`, with room for so much; None where nothing does. Errors as for `link`."""
         if self._tier is None and nbytes:
-            self._tier = TimedTier(self._make_tier(nbytes))
+            self._tier = TimedTier((self._make_tier or device.own_tier or self._disk_tier)(nbytes))
         elif self._tier is not None:
             self._tier.grow(nbytes)
+        return self._tier
+
+    @property
+    def opened(self) -> Tier | None:
+        """The place for what leaves; None where nothing has left yet."""
         return self._tier
 
     @property
@@ -100,43 +103,30 @@ class Spill:
         given = self._settings.spill_size
         return None if given is None else parse_size(given, "spill_size")
 
-
-def _measured_link(spill_folder: Path, limit_bytes: int | None, arena: Arena, load: Load, cache: Path | None) -> Link:
-    """The link between an arena and a folder.
-
-    Args:
-        spill_folder: on the disk.
-        limit_bytes: the most that may be written there; None for no limit.
-        arena: its first bytes are used for the transfers, those behind them for the load.
-        load: what computes beside them.
-        cache: where figures are kept between runs; None keeps none.
-
-    Raises:
-        BudgetError: there is no room on the disk, or the memory that the arena promises is not free.
-        ConfigError: the folder will not do.
-        DeviceError: the disk failed.
-    """
-    store = SecondsStore(cache, f"link/{load.environment}")
-    disk = spill_folder.stat().st_dev
-    out, inward, lost = (store.seconds(f"{disk} {what}") for what in ("out", "in", "lost"))
-    if out and inward and lost is not None:
-        return Link(1 / out, 1 / inward, min(lost, MOST_CONTENTION))
-    if arena.nbytes < LEAST_BYTES:
-        return Link(1e9, 1e9)  # nothing can be planned in so little: the planner says how much it takes
-    room = min(MEASURED_BYTES, arena.nbytes // 2, MEASURED_BYTES if limit_bytes is None else limit_bytes)
-    room = max(room, LEAST_BYTES)  # where less may be written, the tier says so
-    arena.commit(room)
-    with DiskTier(spill_folder, room, limit=limit_bytes, name="measured") as tier:
-        found = measure_link(tier, arena.view(0, room), load.start(arena, aligned(room)))
-    logger.info(
-        "%s: %s/s out, %s/s in; both at once %s/s and %s/s; beside operations %s/s and %s/s, which lose %.0f %%",
-        spill_folder,
-        *(format_size(int(rate)) for rate in (found.out, found.inward, found.out_together, found.inward_together)),
-        *(format_size(int(rate)) for rate in (found.out_beside, found.inward_beside)),
-        100 * found.contention,
-    )
-    store.add(f"{disk} out", 1 / found.out_beside)
-    store.add(f"{disk} in", 1 / found.inward_beside)
-    store.add(f"{disk} lost", found.contention)
-    store.save()
-    return Link(found.out_beside, found.inward_beside, min(found.contention, MOST_CONTENTION))
+    def _measured(self, device: Device, load: Load) -> Link:
+        """The link between the device's arena and its own memory outside, or the folder's disk."""
+        store = SecondsStore(self._cache, f"link/{load.environment}")
+        place = device.name if device.own_tier else str(self._folder().stat().st_dev)
+        out, inward, lost = (store.seconds(f"{place} {what}") for what in ("out", "in", "lost"))
+        if out and inward and lost is not None:
+            return Link(1 / out, 1 / inward, min(lost, MOST_CONTENTION))
+        arena, limit = device.arena, self._limit()
+        if arena.nbytes < LEAST_BYTES:
+            return Link(1e9, 1e9)  # nothing can be planned in so little: the planner says how much it takes
+        room = min(MEASURED_BYTES, arena.nbytes // 2, MEASURED_BYTES if limit is None else limit)
+        room = max(room // TIER_ALIGNMENT * TIER_ALIGNMENT, LEAST_BYTES)  # where less may be written, the tier says so
+        arena.commit(room)
+        with (device.own_tier or self._disk_tier)(room) as tier:
+            found = device.bandwidth(tier, load.start(arena, room))
+        logger.info(
+            "%s: %s/s out, %s/s in; both at once %s/s and %s/s; beside operations %s/s and %s/s, which lose %.0f %%",
+            place,
+            *(format_size(int(rate)) for rate in (found.out, found.inward, found.out_together, found.inward_together)),
+            *(format_size(int(rate)) for rate in (found.out_beside, found.inward_beside)),
+            100 * found.contention,
+        )
+        store.add(f"{place} out", 1 / found.out_beside)
+        store.add(f"{place} in", 1 / found.inward_beside)
+        store.add(f"{place} lost", found.contention)
+        store.save()
+        return Link(found.out_beside, found.inward_beside, min(found.contention, MOST_CONTENTION))

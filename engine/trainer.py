@@ -19,10 +19,7 @@ import numpy.typing as npt
 from ..layers.builder import Layer, forward_graph
 from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
 from ..layers.optimizer import SGD
-from ..memory.arena import Arena
-from ..memory.device import Device
 from ..memory.errors import BudgetError, CheckpointError, ConfigError, DataError
-from ..memory.host import HostDevice
 from ..memory.tiers import Tier
 from ..scheduler.plan import Plan
 from . import checkpoint
@@ -63,7 +60,6 @@ class Trainer:
         threads: int | None = None,
         costs: str = "measured",
         learning_rate: LearningRate | None = None,
-        make_device: Callable[[Arena], Device] = HostDevice,
         cache: Path | str | None = None,
         progress: bool = False,
         plan: Path | str | None = None,
@@ -89,7 +85,6 @@ class Trainer:
             threads: of the backend; all cores by default.
             costs: "measured", or "analytic" for plans that do not depend on the machine.
             learning_rate: the optimizer's by default; a function of the steps done for a schedule.
-            make_device: what owns the arena and its queues.
             cache: folder for measured seconds.
             progress: whether bars are shown while profiling.
             plan: file of a plan for full batches, written by `save_plan` or `bathyal plan --save-plan`; without `memory`
@@ -127,7 +122,6 @@ class Trainer:
         self._session = Session(
             network,
             self.settings,
-            make_device=make_device,
             cache=None if cache is None else Path(cache),
             progress=progress,
             plan_file=None if plan is None else Path(plan),

@@ -1,8 +1,7 @@
 """The one block of memory that holds every tensor of a training step, and views into it.
 
-The arena decides nothing: addresses come from a plan or from `HeapPool`. It checks that they lie inside, and remembers
-the highest byte that was ever handed out, so that what a plan predicted can be compared with what was used. It does not
-check that two views are disjoint (the plan's verifier and the simulated device do).
+The arena decides nothing: addresses come from a plan or from `HeapPool`. That two views are disjoint is checked by the
+plan's verifier and by the simulated device.
 
 Huge pages are advised for all of it where the system has them. A mapping refuses nothing: Linux promises more memory
 than it has and kills later. `commit` therefore touches the pages in slices, looking at the free memory before each.
@@ -19,34 +18,27 @@ import numpy as np
 import numpy.typing as npt
 
 from .available import free_memory
-from .errors import BudgetError, PlanError
+from .errors import BudgetError, DeviceError
+from .region import Region
 from .sizes import format_size_exact
 
 PAGE_BYTES = 4096
 _SLICE_BYTES = 64 * 2**20
 
 
-class Arena:
-    """A fixed number of bytes, private to this process, zero at first, starting on a page.
+class Arena(Region):
+    """A `Region` of the host's memory, private to this process, zero at first, starting on a page.
 
     Attributes:
-        name: what errors call it.
-        nbytes: its size.
         memory: all of it, uint8 of shape `(nbytes,)`; empty once closed. Whoever makes own views of it calls `claim`
             once for each.
-        base: the machine address of its first byte, a multiple of 4096.
-        high_water_bytes: the highest end of all ranges claimed or viewed since the last `reset_high_water`.
-        committed_bytes: how many of the first bytes `commit` has touched.
     """
 
     def __init__(self, nbytes: int, name: str = "arena") -> None:
         """Map `nbytes`; raises BudgetError where the system refuses (`ulimit -v`, strict overcommit)."""
         if nbytes <= 0:
             raise BudgetError(name, "at least one byte", f"{nbytes} bytes")
-        self.name = name
-        self.nbytes = nbytes
-        self.high_water_bytes = 0
-        self.committed_bytes = 0
+        super().__init__(nbytes, name)
         try:
             self._mapping = _map(nbytes)
         except (OSError, OverflowError, ValueError) as error:
@@ -60,25 +52,10 @@ class Arena:
         self.base = int(self.memory.ctypes.data)
         assert self.base % PAGE_BYTES == 0, f"mapping starts at {self.base:#x}, not on a page"
 
-    def claim(self, address: int, nbytes: int) -> None:
-        """Check that `nbytes` from `address` lie inside and raise the high-water mark to their end.
-
-        Raises:
-            PlanError: they lie outside, or the arena is closed.
-        """
-        self._check(address, nbytes)
-        # No bytes, no mark: an empty tensor at the very end uses nothing.
-        if nbytes and address + nbytes > self.high_water_bytes:
-            self.high_water_bytes = address + nbytes
-
     def view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
         """Return the `nbytes` from `address` as uint8, not copied, and claim them; raises PlanError outside."""
         self.claim(address, nbytes)
         return self.memory[address : address + nbytes]
-
-    def reset_high_water(self) -> None:
-        """Forget the high-water mark, as before a step that is to be measured."""
-        self.high_water_bytes = 0
 
     def commit(self, nbytes: int | None = None, free: Callable[[], int] = free_memory) -> None:
         """Make the first `nbytes` (all by default) resident now, keeping their contents.
@@ -94,7 +71,7 @@ class Arena:
             PlanError: more bytes than the arena has.
         """
         end = self.nbytes if nbytes is None else nbytes
-        self._check(0, end)
+        self.check(0, end)
         if self.committed_bytes >= end:
             return
         self._refuse_beyond(end, end - self.committed_bytes, free())
@@ -110,7 +87,7 @@ class Arena:
 
     def poison(self, byte: int, address: int, nbytes: int) -> None:
         """Fill `nbytes` from `address` with `byte`, so that a read of dead bytes shows; the high-water mark stays."""
-        self._check(address, nbytes)
+        self.check(address, nbytes)
         self.memory[address : address + nbytes] = byte
 
     def close(self) -> None:
@@ -126,12 +103,6 @@ class Arena:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self.memory.size == 0
-
-    def _check(self, address: int, nbytes: int) -> None:
-        if address < 0 or nbytes < 0 or address + nbytes > self.nbytes:
-            raise PlanError(self.name, f"a range inside [0, {self.nbytes})", f"[{address}, {address + nbytes})")
-        if self.closed:
-            raise PlanError(self.name, "an open arena", f"[{address}, {address + nbytes}) of a closed one")
 
     def _refuse_beyond(self, asked: int, needed: int, free: int) -> None:
         if needed > free:
@@ -162,3 +133,14 @@ def _map(nbytes: int) -> mmap.mmap:
         with contextlib.suppress(OSError):  # EINVAL: a kernel built without huge pages
             mapping.madvise(mmap.MADV_HUGEPAGE)
     return mapping
+
+
+def host_memory(region: Region) -> npt.NDArray[np.uint8]:
+    """All bytes of an arena that lies in the host's memory, as uint8.
+
+    Raises:
+        DeviceError: it lies elsewhere.
+    """
+    if not isinstance(region, Arena):
+        raise DeviceError(region.name, "an arena in the host's memory", type(region).__name__)
+    return region.memory

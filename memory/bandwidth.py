@@ -40,7 +40,7 @@ _TRANSFERS_A_PHASE = 8
 
 _Move = Callable[[int, npt.NDArray[np.uint8]], None]
 
-Work = Callable[[], float]
+Computation = Callable[[], float]
 """A piece of computation; returns how much it was, in seconds that it takes by itself or in any other unit."""
 
 
@@ -70,7 +70,7 @@ class Bandwidth:
 def measure_link(
     tier: Tier,
     memory: npt.NDArray[np.uint8],
-    work: Work | None = None,
+    work: Computation | None = None,
     *,
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
@@ -130,7 +130,7 @@ def _beside(
     memory: npt.NDArray[np.uint8],
     place: range,
     size: int,
-    work: Work,
+    work: Computation,
     seconds: float,
     clock: Callable[[], float],
 ) -> tuple[float, float]:
@@ -142,7 +142,7 @@ def _beside(
         return moving.result(), speed
 
 
-def _speed(work: Work, seconds: float, clock: Callable[[], float], stop: threading.Event) -> float:
+def _speed(work: Computation, seconds: float, clock: Callable[[], float], stop: threading.Event) -> float:
     """Work per second, in pieces until so much time is over or `stop` is set; at least one piece. Sets `stop`."""
     begin = clock()
     done, now = work(), clock()

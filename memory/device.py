@@ -2,7 +2,7 @@
 
 A `Queue` runs its work in order; two queues run at once unless an `Event` orders them. The executor launches the
 steps of a plan and decides nothing. Three kinds of device exist: the host (`host.py`), the simulated one that runs
-queues in an adversarial order and reports races (`simulated.py`), and CUDA.
+queues in an adversarial order and reports races (`simulated.py`), and a GPU (`cuda.py`). A `Machine` opens them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .arena import Arena
+from .bandwidth import Bandwidth, Computation
+from .region import Region
 from .tiers import Tier
 
 TierRange = tuple[str, int, int]
@@ -76,13 +77,23 @@ class Queue(Protocol):
 
 
 class Device(Protocol):
-    """An arena and the queues that work on it."""
+    """An arena and the queues that work on it.
+
+    Attributes:
+        name: of the kind of device, as figures about it are kept.
+        compute, out, inward: its queues.
+        own_tier: makes a place of so many bytes that the device itself moves bytes to; None where a disk must serve.
+    """
 
     name: str
-    arena: Arena
     compute: Queue
     out: Queue
     inward: Queue
+    own_tier: Callable[[int], Tier] | None
+
+    @property
+    def arena(self) -> Region:
+        """Where all tensors lie."""
 
     def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
         """Queue a copy of `source` (C order, contiguous) to the arena bytes that start at `address`."""
@@ -96,5 +107,26 @@ class Device(Protocol):
     def fetch(self, queue: Queue, tier: Tier, tier_address: int, address: int, nbytes: int) -> None:
         """Queue a copy of `nbytes` from `tier_address` in `tier` to `address` in the arena."""
 
+    def seconds(self, run: Callable[[], None]) -> float:
+        """How long the computation that `run` launches takes, with nothing else under way."""
+
+    def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
+        """How fast bytes move between the first bytes of the arena and `tier`, and what that costs `work` beside it."""
+
     def close(self) -> None:
         """End the queues and give the arena back."""
+
+
+class Machine(Protocol):
+    """Where arenas can be had."""
+
+    name: str
+
+    def free_bytes(self) -> int:
+        """Bytes that an arena could have now."""
+
+    def default_budget(self) -> int:
+        """The budget where the user gives none: most of what is free; raises BudgetError where nothing would be left."""
+
+    def open(self, nbytes: int) -> Device:
+        """Open a device with an arena of so many bytes; raises BudgetError where it cannot be had."""

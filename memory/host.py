@@ -15,6 +15,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
@@ -23,11 +25,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .arena import Arena
+from .available import default_budget, free_memory
+from .bandwidth import Bandwidth, Computation, measure_link
 from .device import Accesses, Queue, Work
 from .errors import BathyalError, DataError, DeviceError
 from .tiers import Tier, check_range
 
 logger = logging.getLogger(__name__)
+
+PROCESS_BYTES = 256 * 2**20
+"""Memory left to the interpreter, its libraries and the batches that wait, where the user gives no budget."""
+EVICTED_BYTES = 16 * 2**20
+"""More than the caches of one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +180,7 @@ class HostDevice:
     def __init__(self, arena: Arena) -> None:
         """Start the threads; the device owns `arena` from now on."""
         self.name = "host"
+        self.own_tier: Callable[[int], Tier] | None = None
         self.arena = arena
         self.compute: Queue = _SynchronousQueue("compute")
         self._workers = (_WorkerQueue("out"), _WorkerQueue("inward"))
@@ -203,6 +213,14 @@ class HostDevice:
         """Queue a copy from `tier` to the arena; raises PlanError where the bytes lie outside one of them."""
         queue.launch(fetch_work(self.arena, tier, tier_address, address, nbytes))
 
+    def seconds(self, run: Callable[[], None]) -> float:
+        """Time what `run` computes; the processor's caches hold other bytes of the arena when it begins."""
+        return timed(self.arena, run)
+
+    def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
+        """Measure; the first bytes of the arena, as many as the tier has, are used and unchanged afterwards."""
+        return measure_link(tier, self.arena.view(0, tier.nbytes), work)
+
     def close(self) -> None:
         """Run what is queued, end the threads and close the arena; closing twice is allowed."""
         for worker in self._workers:
@@ -216,6 +234,32 @@ class HostDevice:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+class HostMachine:
+    """The machine that this process runs on."""
+
+    name = "host"
+
+    def free_bytes(self) -> int:
+        """Memory that nobody uses, within the limits that hold for this process."""
+        return free_memory()
+
+    def default_budget(self) -> int:
+        """80 % of what is free, less what the process itself needs; raises BudgetError where nothing would be left."""
+        return default_budget(PROCESS_BYTES)
+
+    def open(self, nbytes: int) -> HostDevice:
+        """Open a device; raises BudgetError where the system refuses the address space."""
+        return HostDevice(Arena(nbytes))
+
+
+def timed(arena: Arena, run: Callable[[], None]) -> float:
+    """Seconds of `run`, which finds the last bytes of the committed arena in the caches near the processor."""
+    arena.memory[max(arena.committed_bytes - EVICTED_BYTES, 0) : arena.committed_bytes].max(initial=0)
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
 
 
 def copy_work(arena: Arena, address: int, array: npt.NDArray[Any], *, upload: bool) -> Work:

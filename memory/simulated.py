@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -26,9 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .arena import Arena
+from .bandwidth import Bandwidth, Computation, measure_link
 from .device import Accesses, Queue, Work
 from .errors import DeviceError, PlanError
-from .host import WorkFailure, copy_work, fetch_work, offload_work
+from .host import WorkFailure, copy_work, fetch_work, offload_work, timed
 from .shadow import Access, ShadowMemory
 from .tiers import Tier
 
@@ -116,6 +118,7 @@ class SimulatedDevice:
     def __init__(self, arena: Arena, seed: int = 0) -> None:
         """Take over `arena`; `seed` chooses the order in which the queues run."""
         self.name = f"simulated (seed {seed})"
+        self.own_tier: Callable[[int], Tier] | None = None
         self.arena = arena
         self.seen = [0] * len(_QUEUE_NAMES)
         self._random = random.Random(seed)
@@ -157,6 +160,19 @@ class SimulatedDevice:
         """Queue a copy from `tier` to the arena; raises PlanError as `offload` does."""
         self._know(tier)
         queue.launch(fetch_work(self.arena, tier, tier_address, address, nbytes))
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        """Time what `run` launches on the compute queue, or computes itself."""
+
+        def all_of_it() -> None:
+            run()
+            self.compute.synchronize()
+
+        return timed(self.arena, all_of_it)
+
+    def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
+        """Measure as on the host."""
+        return measure_link(tier, self.arena.view(0, tier.nbytes), work)
 
     def close(self) -> None:
         """Drop what is queued and close the arena; closing twice is allowed."""

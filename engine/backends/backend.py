@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...layers.graph import Graph, Op, Tensor
-from ...memory.arena import Arena
+from ...memory.device import Machine
+from ...memory.region import Region
 
 Launch = Callable[[Sequence[int]], None]
 """Runs one operation; called with the addresses of its inputs, its outputs and its workspace, in this order."""
@@ -37,9 +38,18 @@ class Kernel:
 
 
 class Backend(Protocol):
-    """A library that computes."""
+    """A library that computes.
+
+    Attributes:
+        name: by which it is chosen.
+        machine: where its operands lie.
+    """
 
     name: str
+
+    @property
+    def machine(self) -> Machine:
+        """Where its operands lie."""
 
     def lower(self, graph: Graph) -> Graph:
         """Fix all layouts: return the graph with the bytes of every tensor and with conversions as operations.
@@ -50,7 +60,7 @@ class Backend(Protocol):
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """List the kernels of `op` in a lowered graph; the first is the one of `kernels="fixed"`."""
 
-    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
         """Make what runs `op` with its kernel number `kernel`; equal signatures may share it.
 
         With `repeat` the operation has run before in this step: the outputs that its kind declares as kept are read,

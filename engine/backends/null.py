@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...layers.graph import Graph, Op, Tensor
-from ...memory.arena import Arena
+from ...memory.host import HostMachine
+from ...memory.region import Region
 from .backend import Kernel, Launch
 
 
@@ -17,6 +18,7 @@ class NullBackend:
     """Plain layouts, one kernel without workspace for everything, launches that do nothing."""
 
     name = "null"
+    machine = HostMachine()
 
     def lower(self, graph: Graph) -> Graph:
         """Return the graph as it is."""
@@ -26,7 +28,7 @@ class NullBackend:
         """One kernel without workspace."""
         return (Kernel("null", 0),)
 
-    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
         """Something to call that does nothing."""
         return _nothing
 

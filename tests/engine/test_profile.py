@@ -10,6 +10,7 @@ from bathyal.engine.profile import REPETITIONS, estimate, measure
 from bathyal.layers import SGD, Conv2d, Flatten, Linear, ReLU, Sequential, forward_graph, training_graph
 from bathyal.memory.arena import Arena
 from bathyal.memory.errors import BudgetError
+from bathyal.memory.host import HostDevice
 from bathyal.scheduler.plan import aligned
 
 NETWORK = Sequential(Conv2d(4, 3), ReLU(), Conv2d(2, 3), Flatten(), Linear(3))
@@ -32,9 +33,9 @@ class Recorder(NullBackend):
 def timed(nbytes, folder=None, backend=None):
     backend = backend or Recorder()
     graph = lower(training_graph(forward_graph(NETWORK, (2, 3, 8, 8)), SGD(0.1)), backend)
-    with Arena(nbytes) as arena:
-        costs = measure(graph, backend, arena, threads=1, folder=folder)
-        return graph, backend, costs, arena.committed_bytes
+    with HostDevice(Arena(nbytes)) as device:
+        costs = measure(graph, backend, device, threads=1, folder=folder)
+        return graph, backend, costs, device.arena.committed_bytes
 
 
 def nbytes_of(graph, op):

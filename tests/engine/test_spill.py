@@ -18,6 +18,7 @@ from bathyal.engine.settings import Settings
 from bathyal.engine.spill import Spill
 from bathyal.memory.arena import Arena
 from bathyal.memory.bandwidth import Bandwidth
+from bathyal.memory.host import HostDevice
 from bathyal.memory.host_tier import HostTier
 from bathyal.scheduler.link import USUAL_CONTENTION, Link
 
@@ -196,7 +197,7 @@ def measured(monkeypatch):
         calls.append((tier.nbytes, memory.nbytes))
         return Bandwidth(3000.0, 700.0, 900.0, 400.0, 1000.0 * len(calls), 500.0, 0.25)
 
-    monkeypatch.setattr(spill, "measure_link", measure)
+    monkeypatch.setattr("bathyal.memory.host.measure_link", measure)
     monkeypatch.setattr(spill, "DiskTier", lambda folder, nbytes, **choices: HostTier(nbytes))
     monkeypatch.setattr(spill, "check_spill_folder", lambda folder: None)
     return calls
@@ -209,8 +210,8 @@ def load(name="here"):
 
 
 def test_rates_that_are_given_are_taken(measured, tmp_path):
-    with Arena(MIB) as arena:
-        found = Spill(settings(link="10 kB,20 kB"), tmp_path).link(arena, load())
+    with HostDevice(Arena(MIB)) as device:
+        found = Spill(settings(link="10 kB,20 kB"), tmp_path).link(device, load())
         assert found == Link(10_000, 20_000, USUAL_CONTENTION)
     assert not measured
 
@@ -219,33 +220,33 @@ def test_rates_are_measured_once_and_kept(measured, tmp_path):
     disk, cache = tmp_path / "disk", tmp_path / "cache"
     disk.mkdir()
     choices = settings(spill_dir=str(disk))
-    with Arena(MIB) as arena:
+    with HostDevice(Arena(MIB)) as device:
         first = Spill(choices, cache)
-        assert first.link(arena, load()) == first.link(arena, load()) == Link(1000.0, 500.0, 0.25)
+        assert first.link(device, load()) == first.link(device, load()) == Link(1000.0, 500.0, 0.25)
         assert measured == [(MIB // 2, MIB // 2)]
-        kept = Spill(choices, cache).link(arena, load())
+        kept = Spill(choices, cache).link(device, load())
         assert (kept.out_bytes_per_second, kept.in_bytes_per_second) == pytest.approx((1000, 500))
         assert kept.contention == 0.25
         assert len(measured) == 1
-        assert Spill(choices, None).link(arena, load()).out_bytes_per_second == pytest.approx(2000)
-        assert Spill(choices, cache).link(arena, load("elsewhere")).out_bytes_per_second == pytest.approx(3000)
+        assert Spill(choices, None).link(device, load()).out_bytes_per_second == pytest.approx(2000)
+        assert Spill(choices, cache).link(device, load("elsewhere")).out_bytes_per_second == pytest.approx(3000)
 
 
 @pytest.mark.parametrize("value", [0, -1, "fast", float("inf"), float("nan"), None])
 def test_kept_rates_that_cannot_be_are_measured_again(value, measured, tmp_path):
     choices = settings(spill_dir=str(tmp_path))
-    with Arena(MIB) as arena:
-        Spill(choices, tmp_path).link(arena, load())
+    with HostDevice(Arena(MIB)) as device:
+        Spill(choices, tmp_path).link(device, load())
         (path,) = tmp_path.glob("costs-*.json")
         document = json.loads(path.read_text())
         document["seconds"] = dict.fromkeys(document["seconds"], value)
         path.write_text(json.dumps(document))
-        assert Spill(choices, tmp_path).link(arena, load()).out_bytes_per_second == pytest.approx(2000)
+        assert Spill(choices, tmp_path).link(device, load()).out_bytes_per_second == pytest.approx(2000)
 
 
 def test_no_more_is_used_for_measuring_than_may_be_written(measured, tmp_path):
-    with Arena(MIB) as arena:
-        Spill(settings(spill_dir=str(tmp_path), spill_size="64 KiB"), None).link(arena, load())
+    with HostDevice(Arena(MIB)) as device:
+        Spill(settings(spill_dir=str(tmp_path), spill_size="64 KiB"), None).link(device, load())
     assert measured == [(64 * 2**10, 64 * 2**10)]
 
 
@@ -275,14 +276,16 @@ def test_the_programs_of_a_run_share_their_room(measured, least, tmp_path):
     """A last short batch has a plan of its own, and does not take as much again."""
     choices = settings(spill_dir=str(tmp_path), spill_size="64 KiB")
     places = Spill(choices, None)
-    assert places.tier(0) is None
-    whole = places.tier(48 * 2**10)
-    assert places.tier(32 * 2**10) is places.tier(0) is whole
+    device = HostDevice(Arena(MIB))
+    assert places.opened is places.tier(0, device) is None
+    whole = places.tier(48 * 2**10, device)
+    assert places.tier(32 * 2**10, device) is places.tier(0, device) is places.opened is whole
     assert whole.nbytes == 48 * 2**10
-    assert places.tier(60 * 2**10) is whole
+    assert places.tier(60 * 2**10, device) is whole
     assert whole.nbytes >= 60 * 2**10
     places.close()
-    assert places.tier(0) is None
+    device.close()
+    assert places.opened is None
     opened = []
 
     def make_tier(nbytes):

@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from ....layers.graph import Graph, Op, Signature, Tensor, TensorSpec
 from ....layers.kinds import KINDS
-from ....memory.arena import Arena
+from ....memory.arena import host_memory
 from ....memory.errors import DataError
+from ....memory.host import HostMachine
+from ....memory.region import Region
 from ..backend import Kernel, Launch
 from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
@@ -50,6 +52,7 @@ class OneDnnBackend:
     """Computes with oneDNN on a CPU, in float32."""
 
     name = "onednn"
+    machine = HostMachine()
 
     def __init__(self) -> None:
         """Load the library; raises DeviceError where there is none."""
@@ -80,19 +83,20 @@ class OneDnnBackend:
             self._kernels[signature] = tuple(made)
         return self._kernels[signature]
 
-    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
         """Make what runs `op`; equal signatures share it, with its primitive, while one of its users lives."""
         if not self._is_own(graph, op):
             return self._reference.bind(graph, op, kernel, repeat, arena)
         repeat = repeat and bool(KINDS[op.kind].kept)
         # A launch of the library holds the machine address, one of numpy the memory: neither can be another arena's.
-        place = id(arena.memory) if op.kind in FLAT else arena.base
+        memory = host_memory(arena)
+        place = id(memory) if op.kind in FLAT else arena.base
         key = (place, graph.signature(op), kernel, repeat)
         launch = self._launches.get(key)
         if launch is None:
             if op.kind in FLAT:
                 specs = [(spec.shape, np.dtype(spec.dtype)) for spec in _flat_specs(graph, op)]
-                launch = make_launch(self._flat(graph, op)[kernel], specs, repeat, arena.memory)
+                launch = make_launch(self._flat(graph, op)[kernel], specs, repeat, memory)
             else:
                 launch = self._launch(graph, op, kernel, repeat, arena.base)
             self._launches[key] = launch

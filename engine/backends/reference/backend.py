@@ -16,8 +16,10 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_info
 
 from ....layers.graph import Graph, Op, Signature, Tensor
-from ....memory.arena import Arena
+from ....memory.arena import host_memory
 from ....memory.errors import DataError, DeviceError
+from ....memory.host import HostMachine
+from ....memory.region import Region
 from ..backend import Kernel, Launch
 from .launch import make_launch
 from .registry import IMPLEMENTATIONS
@@ -28,6 +30,7 @@ class ReferenceBackend:
     """Computes with numpy, in float32 or float64, on any machine."""
 
     name = "reference"
+    machine = HostMachine()
 
     def __init__(self) -> None:
         self._variants: dict[Signature, tuple[Variant, ...]] = {}
@@ -48,7 +51,7 @@ class ReferenceBackend:
         """
         return tuple(Kernel(v.name, v.workspace_bytes) for v in self._of(graph, op, graph.signature(op)))
 
-    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
         """Make what runs `op`; equal signatures share it while one of its users lives.
 
         Raises:
@@ -57,11 +60,12 @@ class ReferenceBackend:
         signature = graph.signature(op)
         variant = self._of(graph, op, signature)[kernel]
         repeat = repeat and variant.repeat is not None
-        key = (id(arena.memory), signature, kernel, repeat)
+        memory = host_memory(arena)
+        key = (id(memory), signature, kernel, repeat)
         launch = self._launches.get(key)
         if launch is None:
             operands = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
-            launch = make_launch(variant, [(t.shape, np.dtype(t.dtype)) for t in operands], repeat, arena.memory)
+            launch = make_launch(variant, [(t.shape, np.dtype(t.dtype)) for t in operands], repeat, memory)
             self._launches[key] = launch
         return launch
 

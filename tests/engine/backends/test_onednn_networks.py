@@ -209,8 +209,8 @@ def test_kernels_that_fit_agree_at_every_budget(key):
     results = []
     for backend in (BACKEND, onednn_backend()):
         case = problem(key, backend, kernels=Kernels.FIT)
-        with Arena(64 * 2**20) as arena:
-            costs = measure(case.graph, backend, arena, threads=1, folder=None)
+        with HostDevice(Arena(64 * 2**20)) as device:
+            costs = measure(case.graph, backend, device, threads=1, folder=None)
         case = Problem(case.graph, costs, Kernels.FIT, case.state)
         for budget in (least_bytes(case, "chain"), 2**40):
             plan = make_plan(case, "chain", budget)
