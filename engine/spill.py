@@ -17,7 +17,7 @@ from ..memory.disk_tier import DiskTier
 from ..memory.sizes import format_size, parse_size
 from ..memory.spill_folder import check_spill_folder, default_spill_folder
 from ..memory.tiers import TIER_ALIGNMENT, Tier
-from ..memory.timed_tier import TimedTier, Traffic
+from ..memory.timed_tier import CountedTier, TimedTier, Traffic
 from ..scheduler.link import MOST_CONTENTION, Link, parse_link
 from .load import Load
 from .seconds_store import SecondsStore
@@ -44,7 +44,7 @@ class Spill:
         self._settings = settings
         self._cache = cache
         self._make_tier = make_tier
-        self._tier: TimedTier | None = None
+        self._tier: CountedTier | None = None
         self._link: Link | None = None
 
     def link(self, device: Device, load: Load) -> Link:
@@ -68,7 +68,7 @@ class Spill:
     def tier(self, nbytes: int, device: Device) -> Tier | None:
         """The place for what leaves `device`, with room for so much; None where nothing does. Errors as for `link`."""
         if self._tier is None and nbytes:
-            self._tier = TimedTier((self._make_tier or device.own_tier or self._disk_tier)(nbytes))
+            self._tier = self._made(nbytes, device)
         elif self._tier is not None:
             self._tier.grow(nbytes)
         return self._tier
@@ -88,6 +88,11 @@ class Spill:
         if self._tier is not None:
             self._tier.close()
             self._tier = None
+
+    def _made(self, nbytes: int, device: Device) -> CountedTier:
+        if self._make_tier is not None:
+            return TimedTier(self._make_tier(nbytes))
+        return TimedTier(self._disk_tier(nbytes)) if device.own_tier is None else device.own_tier(nbytes)
 
     def _disk_tier(self, nbytes: int) -> Tier:
         return DiskTier(self._folder(), nbytes, limit=self._limit())

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .bandwidth import Bandwidth, Computation
 from .region import Region
 from .tiers import Tier
+from .timed_tier import CountedTier
 
 TierRange = tuple[str, int, int]
 """Bytes of a tier: its name, the first and the end, exclusive."""
@@ -89,7 +90,7 @@ class Device(Protocol):
     compute: Queue
     out: Queue
     inward: Queue
-    own_tier: Callable[[int], Tier] | None
+    own_tier: Callable[[int], CountedTier] | None
 
     @property
     def arena(self) -> Region:
@@ -112,6 +113,13 @@ class Device(Protocol):
 
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
         """How fast bytes move between the first bytes of the arena and `tier`, and what that costs `work` beside it."""
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
+        """What does the same as `run`, which has run before, for less; None where nothing is gained.
+
+        `run` launches work in the compute queue, and in the others between an event of that queue that they wait for
+        and one of theirs that it waits for.
+        """
 
     def close(self) -> None:
         """End the queues and give the arena back."""

@@ -30,6 +30,7 @@ from .bandwidth import Bandwidth, Computation, measure_link
 from .device import Accesses, Queue, Work
 from .errors import BathyalError, DataError, DeviceError
 from .tiers import Tier, check_range
+from .timed_tier import CountedTier
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class HostDevice:
     def __init__(self, arena: Arena) -> None:
         """Start the threads; the device owns `arena` from now on."""
         self.name = "host"
-        self.own_tier: Callable[[int], Tier] | None = None
+        self.own_tier: Callable[[int], CountedTier] | None = None
         self.arena = arena
         self.compute: Queue = _SynchronousQueue("compute")
         self._workers = (_WorkerQueue("out"), _WorkerQueue("inward"))
@@ -220,6 +221,9 @@ class HostDevice:
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
         """Measure; the first bytes of the arena, as many as the tier has, are used and unchanged afterwards."""
         return measure_link(tier, self.arena.view(0, tier.nbytes), work)
+
+    def capture(self, run: Callable[[], None]) -> None:
+        """None: launching costs next to nothing."""
 
     def close(self) -> None:
         """Run what is queued, end the threads and close the arena; closing twice is allowed."""

@@ -33,6 +33,7 @@ from .errors import DeviceError, PlanError
 from .host import WorkFailure, copy_work, fetch_work, offload_work, timed
 from .shadow import Access, ShadowMemory
 from .tiers import Tier
+from .timed_tier import CountedTier
 
 _QUEUE_NAMES = ("compute", "out", "inward")
 _CHANGE_OF_FAVOURITE = 0.2
@@ -118,7 +119,7 @@ class SimulatedDevice:
     def __init__(self, arena: Arena, seed: int = 0) -> None:
         """Take over `arena`; `seed` chooses the order in which the queues run."""
         self.name = f"simulated (seed {seed})"
-        self.own_tier: Callable[[int], Tier] | None = None
+        self.own_tier: Callable[[int], CountedTier] | None = None
         self.arena = arena
         self.seen = [0] * len(_QUEUE_NAMES)
         self._random = random.Random(seed)
@@ -173,6 +174,9 @@ class SimulatedDevice:
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
         """Measure as on the host."""
         return measure_link(tier, self.arena.view(0, tier.nbytes), work)
+
+    def capture(self, run: Callable[[], None]) -> None:
+        """None: nothing is gained."""
 
     def close(self) -> None:
         """Drop what is queued and close the arena; closing twice is allowed."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,14 @@ class Traffic:
             self.out_seconds - earlier.out_seconds,
             self.in_seconds - earlier.in_seconds,
         )
+
+
+class CountedTier(Tier, Protocol):
+    """A tier that tells what has passed through it."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has moved so far; exact while nothing is under way."""
 
 
 class TimedTier:
