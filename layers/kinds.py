@@ -17,6 +17,7 @@ from . import (
     pooling,
     shape,
 )
+from .graph import Op
 from .operations import OpKind
 
 KINDS: Mapping[str, OpKind] = MappingProxyType(
@@ -37,3 +38,11 @@ KINDS: Mapping[str, OpKind] = MappingProxyType(
         for kind in family.KINDS
     }
 )
+
+APART = "apart"
+"""Attribute of an operation that a backend computes by what promises nothing where outputs lie over inputs."""
+
+
+def overwritten(op: Op) -> tuple[tuple[int, int], ...]:
+    """Pairs (output, input) of an operation whose memory may be shared where the input dies there."""
+    return () if op.attrs.get(APART) else KINDS[op.kind].inplace

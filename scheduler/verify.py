@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 
 from ..layers.graph import FED, STATE, Graph, Phase
-from ..layers.kinds import KINDS
+from ..layers.kinds import KINDS, overwritten
 from ..memory.errors import PlanError
 from .costs import CostTable
 from .plan import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Fetch, Plan, Run
@@ -168,7 +168,7 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout)
 
 
 def _check_inplace(plan: Plan, graph: Graph, position: int, step: Run, where: str) -> None:
-    allowed = KINDS[graph.ops[step.op].kind].inplace
+    allowed = overwritten(graph.ops[step.op])
     fresh = [n for n in step.outputs if plan.instances[n].birth == position]
     for source, old in enumerate(step.inputs):
         a = plan.instances[old]

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from bathyal.layers.graph import FED, STATE
-from bathyal.layers.kinds import KINDS
+from bathyal.layers.kinds import KINDS, overwritten
 from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Wait
 from bathyal.scheduler.planner import Problem, StrategyPlanner
 from bathyal.scheduler.state_layout import planned_layout
@@ -129,7 +129,7 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
             for source, number in enumerate(step.inputs):
                 if overlap(a, place(number)):
                     assert a == place(number)
-                    assert (index, source) in KINDS[op.kind].inplace
+                    assert (index, source) in overwritten(op)
             memory[a] = -1
         for index, number in enumerate(step.outputs):
             if index not in kept:

@@ -21,11 +21,11 @@ from ....memory.errors import DataError
 from ....memory.host import HostMachine
 from ....memory.region import Region
 from ..backend import Kernel, Launch
+from ..fusion import fuse
 from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
 from ..reference.registry import IMPLEMENTATIONS
 from ..reference.variant import Site, Variant
-from .fusion import fuse
 from .handles import (
     AVX2_BIT,
     QUERY_SCRATCHPAD,

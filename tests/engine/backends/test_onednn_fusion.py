@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bathyal.engine.backends.onednn.fusion import FUSED, fuse
+from bathyal.engine.backends.fusion import FUSED, fuse
 from bathyal.engine.backends.onednn.lowering import Lowering
 from bathyal.engine.executor import Executor
 from bathyal.engine.lowering import lower

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ....layers.graph import Graph, Op, Phase, Tensor, TensorSpec
+from ...layers.graph import Graph, Op, Phase, Tensor, TensorSpec
 
 FUSED: Mapping[str, str] = MappingProxyType(
     {
