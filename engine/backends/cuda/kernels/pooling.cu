@@ -99,7 +99,8 @@ __device__ inline void max_pool(const T* __restrict__ x, T* __restrict__ y, I* _
     }
 }
 
-// Windows from the last to the first: their positions that meet the pixel then come in row order.
+// Windows from the last to the first: their positions that meet the pixel then come in row order. A pixel lies in few
+// windows: unrolling the inner loop would cost registers and, by some compilers, spills, and win nothing.
 template <int N, typename T, typename I>
 __device__ inline void max_pool_backward(const T* __restrict__ dy, const I* __restrict__ index, T* __restrict__ dx,
                                          int64 items, const Window& w) {
@@ -111,6 +112,7 @@ __device__ inline void max_pool_backward(const T* __restrict__ dy, const I* __re
         for (int p = rows.last; p >= rows.first; --p) {
             const int r = at.row + w.padding_height - p * w.stride_height;
             const int64 line = (at.image * w.rows + p) * w.columns;
+#pragma unroll 1
             for (int q = columns.last; q >= columns.first; --q) {
                 const int tap = r * w.kernel_width + at.column + w.padding_width - q * w.stride_width;
                 const int64 from = (line + q) * w.channels + at.channel;
@@ -167,6 +169,7 @@ __device__ inline void avg_pool_backward(const T* __restrict__ dy, T* __restrict
             const int top = p * w.stride_height - w.padding_height;
             const float high = (float)counted(top, w.kernel_height, w.height, w.padding_height, count_padding);
             const int64 line = (at.image * w.rows + p) * w.columns;
+#pragma unroll 1
             for (int q = columns.last; q >= columns.first; --q) {
                 const int left = q * w.stride_width - w.padding_width;
                 const float divisor =
