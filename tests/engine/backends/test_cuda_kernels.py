@@ -231,6 +231,17 @@ def test_loss_counts_and_gradient(harness, rows, classes, unusual):
         np.testing.assert_allclose(made.outputs[0], exact, 1.3e-7, 1e-14)
 
 
+def test_a_nan_ranks_before_every_label_but_its_own(harness):
+    logits = normal(3, 5)
+    logits[0] = [1, 2, np.nan, 0, 0]  # the label's logit is the largest number, and second to the NaN
+    logits[1] = [np.nan, 2, 1, 0, 0]  # the label's logit is the NaN: all four others rank before it
+    labels = np.array([1, 0, int(logits[2].argmax())])
+    exact = harness.compute("softmax_cross_entropy", [logits, labels])[1]
+    found = compute("softmax_cross_entropy", [logits, labels]).outputs[1]
+    np.testing.assert_array_equal(found, exact)
+    np.testing.assert_array_equal(found, [1, 3])
+
+
 def test_what_the_kernels_do_not_take_is_refused():
     x = normal(2, 4, 3, 3)
     attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "ceil_mode": False}

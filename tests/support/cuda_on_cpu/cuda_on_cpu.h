@@ -114,29 +114,35 @@ inline bool release(unsigned first, unsigned last, State state, const char* what
     return true;
 }
 
+// Runs the threads from `first` to before `last` as far as they get without the other warps, which shows where a warp
+// must not run ahead. Returns false after a fault.
+inline bool run_warp(unsigned first, unsigned last, bool falling) {
+    for (;;) {
+        for (unsigned i = first; i < last; ++i) {
+            const unsigned t = falling ? first + last - 1 - i : i;
+            if (fibers[t].state == READY) resume(t);
+            if (!fault.empty()) return false;
+        }
+        bool shuffles = false;
+        for (unsigned t = first; t < last; ++t) shuffles |= fibers[t].state == IN_SHUFFLE;
+        if (!shuffles) return true;
+        if (!release(first, last, IN_SHUFFLE, "shuffle")) return false;
+    }
+}
+
 inline void run_block(unsigned threads, bool falling) {
     if (fibers.size() < threads) fibers.resize(threads);
     if (warps.size() * WARP < threads) warps.resize((threads + WARP - 1) / WARP);
     for (unsigned t = 0; t < threads; ++t) fibers[t].state = READY;
+    const unsigned count = (threads + WARP - 1) / WARP;
     for (;;) {
-        for (unsigned i = 0; i < threads; ++i) {
-            const unsigned t = falling ? threads - 1 - i : i;
-            if (fibers[t].state == READY) resume(t);
-            if (!fault.empty()) return;
+        for (unsigned i = 0; i < count; ++i) {
+            const unsigned first = (falling ? count - 1 - i : i) * WARP;
+            if (!run_warp(first, first + WARP < threads ? first + WARP : threads, falling)) return;
         }
-        bool shuffled = false;
         unsigned done = 0;
-        for (unsigned first = 0; first < threads; first += WARP) {
-            const unsigned last = first + WARP < threads ? first + WARP : threads;
-            bool any = false;
-            for (unsigned t = first; t < last; ++t) any |= fibers[t].state == IN_SHUFFLE;
-            if (any && !release(first, last, IN_SHUFFLE, "shuffle")) return;
-            shuffled |= any;
-        }
         for (unsigned t = 0; t < threads; ++t) done += fibers[t].state == DONE;
-        if (done == threads) return;
-        // Warps that shuffle catch up before a barrier is judged.
-        if (!shuffled && !release(0, threads, AT_BARRIER, "barrier")) return;
+        if (done == threads || !release(0, threads, AT_BARRIER, "barrier")) return;
     }
 }
 
