@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .program import MOST_BLOCKS, Program, blocked, each, pointers
+from .program import MOST_BLOCKS, KernelCall, Pointer, Program, blocked, pointers
 
 LANES = 32
 """Channels that a block takes."""
@@ -20,15 +20,21 @@ def channel_means(groups: int, rows: int, channels: int, divisor: int | None = N
     tiles = groups * -(-channels // LANES)
     # Half of the most blocks is one full round of all multiprocessors.
     splits = max(1, min(MOST_BLOCKS // 2 // tiles, -(-rows // LEAST_ROWS)))
-    sizes = (np.int64(groups), np.int64(rows), np.int64(channels), np.int64(splits))
-    scalars = (np.int64(groups), np.int64(channels), np.int64(splits), np.float64(rows if divisor is None else divisor))
+    by = rows if divisor is None else divisor
+    if splits == 1:
+        return Program((_sums("channel_means", tiles, pointers(0, 1), groups, rows, channels, 1, by),))
     return Program(
         (
-            blocked("channel_sums", tiles * splits, pointers(0, 2), *sizes),
-            each("channel_totals", groups * channels, pointers(2, 1), *scalars),
+            _sums("channel_sums", tiles * splits, pointers(0, 2), groups, rows, channels, splits, 1),
+            _sums("channel_totals", tiles, pointers(2, 1), groups, splits, channels, 1, by),
         ),
         groups * splits * channels * 8,
     )
+
+
+def _sums(function: str, pieces: int, operands: tuple[Pointer, ...], *sizes: int) -> KernelCall:
+    *counts, divisor = sizes
+    return blocked(function, pieces, operands, *(np.int64(c) for c in counts), np.float64(divisor))
 
 
 def bias_gradient(shape: tuple[int, ...]) -> Program:
