@@ -38,6 +38,28 @@ def test_every_kind_is_the_librarys_or_has_a_program():
     assert set(PROGRAMS) == set(KINDS) - of_libraries - before_modes
 
 
+def test_every_operation_of_a_network(harness, catalogues, close):
+    """All kinds in one training step, its evaluation and its prediction, with the values that they meet there."""
+    met = set()
+    for graph, op, values in catalogues["float32"].entries:
+        if op.kind not in PROGRAMS:
+            continue
+        met.add(op.kind)
+        attrs, inputs = {**op.attrs, "eps": 1e-5}, list(values)
+        if op.kind == "batch_norm_update":
+            inputs[1] = (1 / np.sqrt(values[1].astype(np.float64) + attrs["eps"])).astype(np.float32)
+        updates = [op.inputs.index(t) for t in op.updates]
+        found = compute(op.kind, inputs, attrs, [graph.tensors[t].spec for t in op.outputs], updates=updates)
+        exact = harness.run(graph, op, values)
+        written = [(found.inputs[i], exact.inputs[i]) for i in updates]
+        for ours, theirs in [*zip(found.outputs, exact.outputs, strict=True), *written]:
+            if ours.dtype == np.float32:
+                close(ours, theirs, 1e-6)
+            else:
+                np.testing.assert_array_equal(ours, theirs)
+    assert set(PROGRAMS) - met == {"add_relu", "batch_norm_relu_inference", "convert"}
+
+
 @pytest.mark.parametrize("shape", [*SHAPES, *ROWS], ids=str)
 @pytest.mark.parametrize(("kind", "tolerance"), [("sigmoid", 1e-6), ("tanh", 1e-6), ("add", 0)])
 def test_elementwise(harness, kind, tolerance, shape):

@@ -1,6 +1,7 @@
 """The stand-in for a GPU finds the faults that it is there to find."""
 
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ def test_a_missing_barrier_shows_in_the_order_of_threads():
 def test_with_the_barrier_both_orders_agree():
     for falling in (False, True):
         np.testing.assert_array_equal(reversed_by("sound_reverse", falling), np.arange(63, -1, -1))
+
+
+def test_fibers_go_on_in_whichever_thread_launches():
+    with ThreadPoolExecutor(2) as pool:
+        for made in pool.map(reversed_by, ["sound_reverse"] * 20, [False, True] * 10):
+            np.testing.assert_array_equal(made, np.arange(63, -1, -1))
 
 
 def test_blocks_that_write_one_element_show_in_the_order_of_blocks():
