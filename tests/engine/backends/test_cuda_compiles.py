@@ -83,10 +83,25 @@ def test_no_kernel_spills_registers(nvrtc):
     assert max(registers.values()) <= MOST_REGISTERS, registers
 
 
-def test_no_sum_that_must_be_rounded_as_on_the_cpu_is_contracted(nvrtc):
+@pytest.fixture(scope="module")
+def bodies(nvrtc):
+    """The instructions of each kernel, as text for the assembler."""
     ptx = nvrtc.ptx(source_text(), "--gpu-architecture=compute_90", "--std=c++17")
-    bodies = {part.split("(", 1)[0].strip(): part for part in ptx.split(".entry ")[1:]}
-    assert set(bodies) == set(cuda_on_cpu().kernels)
+    found = {part.split("(", 1)[0].strip(): part for part in ptx.split(".entry ")[1:]}
+    assert set(found) == set(cuda_on_cpu().kernels)
+    return found
+
+
+def test_packs_are_moved_by_one_instruction(bodies):
+    flat = ("add", "copy_flat", "dropout_plain", "sgd", "sgd_momentum", "sigmoid", "tanh_forward")
+    packed = [name for name in bodies if name.endswith("_4") or name in flat]
+    assert len(packed) >= 18
+    for name in packed:
+        assert re.search(r"ld\.global(\.nc)?\.v4\.f32", bodies[name]), name
+        assert "st.global.v4.f32" in bodies[name], name
+
+
+def test_no_sum_that_must_be_rounded_as_on_the_cpu_is_contracted(bodies):
     contracted = {name for name, body in bodies.items() if "fma.rn.f32" in body or "fma.rn.ftz.f32" in body}
     assert "lrn" in contracted, "the compiler no longer contracts, or its text changed"
     assert not {name for name in contracted if name.startswith(ROUNDED_AS_ON_THE_CPU)}
