@@ -7,7 +7,7 @@ and pixels, is not part of it.
 from __future__ import annotations
 
 from ....layers.operations import Attrs
-from .cudnn_library import Draft
+from .draft import Draft
 from .request import Operand, Request
 
 

@@ -20,7 +20,8 @@ from typing import Any
 from ....memory.errors import DeviceError, one_of
 from ..backend import Kernel
 from .convolution_graphs import conv2d, conv2d_backward_data, conv2d_backward_weights
-from .cudnn_library import CudnnLibrary, Draft, Plan, Recipe
+from .cudnn_library import CudnnLibrary, Plan, Recipe
+from .draft import Draft
 from .normalization_graphs import (
     batch_norm_add_relu,
     batch_norm_add_relu_backward,
@@ -106,13 +107,6 @@ class GraphOperation:
         if bound is None:
             bound = self._bound[kernel, repeat] = _Bound(self._built()[kernel], repeat)
         bound.run(pointers, workspace, handle)
-
-    def count(self) -> int:
-        """How many plans cuDNN ranks, without building any; raises DeviceError as `kernels` does."""
-        try:
-            return self._library.count(self._recipe, self._strict)
-        except DeviceError as error:
-            raise self._unsupported(error.actual) from error
 
     @property
     def _recipe(self) -> Recipe:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cudnn_library import Draft
+from .draft import Draft
 from .request import Request
 
 
