@@ -6,7 +6,7 @@ export OMP_WAIT_POLICY := passive
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install train resnet2500 test lint types check clean
+.PHONY: help install train resnet2500 test test-cuda lint types check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,10 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[test]'
 	@touch $@
 
+$(VENV)/.test-cuda: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[test,cuda13]'
+	@touch $@
+
 install: $(VENV)/.examples  ## make .venv with Bathyal and what its examples need
 
 train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 4 MiB
@@ -31,8 +35,11 @@ train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 4
 resnet2500: $(VENV)/.examples  ## train a network of 2,498 layers; as root within 1 GiB that the kernel enforces
 	$(BIN)/python -m bathyal.resnet2500 $(if $(filter 0,$(shell id -u)),--limit '1 GiB')
 
-test: $(VENV)/.test  ## run the tests
-	$(BIN)/python -m pytest --numprocesses auto
+test: $(VENV)/.test  ## run the tests, but for those of the CUDA libraries
+	$(BIN)/python -m pytest --numprocesses auto -m 'not cuda'
+
+test-cuda: $(VENV)/.test-cuda  ## run the tests of the CUDA libraries, about 1 GB; no GPU needed
+	$(BIN)/python -m pytest --numprocesses auto -m cuda
 
 lint: $(VENV)/.test  ## check style
 	$(BIN)/ruff check .
