@@ -100,8 +100,14 @@ class CudaOnCpu:
         """
         base = memory.ctypes.data
         assert base % 64 == 0, "kernels count on aligned tensors"
+        self.run_at(program, [base + a for a in addresses], falling=falling, whole_grid=whole_grid)
+
+    def run_at(
+        self, program: Program, pointers: Sequence[int], *, falling: bool = False, whole_grid: bool = False
+    ) -> None:
+        """The same with machine addresses."""
         for call in program.calls:
-            self._launch(call, [base + a for a in addresses], falling, whole_grid)
+            self._launch(call, pointers, falling, whole_grid)
 
     def _launch(self, call: KernelCall, places: Sequence[int], falling: bool, whole_grid: bool) -> None:
         bound = self.kernels[call.function]

@@ -1,4 +1,4 @@
-"""Sigmoid, tanh, their gradients, and sums: element by element, in whatever order the elements lie."""
+"""ReLU, sigmoid, tanh, their gradients, and sums: element by element, in whatever order the elements lie."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ def bias_add(rows: int, features: int) -> Program:
 
 ELEMENTWISE: Mapping[str, Callable[[Request], Program]] = MappingProxyType(
     {
+        "relu": _elementwise("relu"),
+        "relu_backward": _elementwise("relu_backward"),
         "sigmoid": _elementwise("sigmoid"),
         "sigmoid_backward": _elementwise("sigmoid_backward"),
         "tanh": _elementwise("tanh_forward"),

@@ -61,7 +61,7 @@ def test_every_operation_of_a_network(harness, catalogues, close):
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *ROWS], ids=str)
-@pytest.mark.parametrize(("kind", "tolerance"), [("sigmoid", 1e-6), ("tanh", 1e-6), ("add", 0)])
+@pytest.mark.parametrize(("kind", "tolerance"), [("relu", 0), ("sigmoid", 1e-6), ("tanh", 1e-6), ("add", 0)])
 def test_elementwise(harness, kind, tolerance, shape):
     inputs = [special(*shape, seed=s) for s in range(2 if kind == "add" else 1)]
     with np.errstate(all="ignore"):
@@ -75,7 +75,7 @@ def test_elementwise(harness, kind, tolerance, shape):
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *ROWS], ids=str)
-@pytest.mark.parametrize("kind", ["sigmoid_backward", "tanh_backward"])
+@pytest.mark.parametrize("kind", ["relu_backward", "sigmoid_backward", "tanh_backward"])
 def test_gradients_of_activations_have_the_bits_of_the_reference(harness, kind, shape):
     inputs, outputs = [special(*shape), special(*shape, seed=3)], [TensorSpec(shape, "float32")]
     with np.errstate(all="ignore"):

@@ -1,6 +1,12 @@
-// Sigmoid, tanh and their gradients from the output; sums of two tensors; a bias added to rows.
+// ReLU, sigmoid, tanh and their gradients from the output; sums of two tensors; a bias added to rows.
 #include "prelude.cuh"
 
+struct Relu {
+    __device__ float operator()(float x) const { return positive_part(x); }
+};
+struct ReluBackward {
+    __device__ float operator()(float y, float dy) const { return y <= 0.0f ? 0.0f : dy; }
+};
 struct Sigmoid {
     // The exponential never overflows, and small values keep their digits.
     __device__ float operator()(float x) const {
@@ -28,6 +34,10 @@ struct AddRelu {
     __device__ float operator()(float a, float b) const { return positive_part(__fadd_rn(a, b)); }
 };
 
+KERNEL relu(const float* x, float* y, int64 count) { map_flat(count, Relu(), y, x); }
+KERNEL relu_backward(const float* y, const float* dy, float* dx, int64 count) {
+    map_flat(count, ReluBackward(), dx, y, dy);
+}
 KERNEL sigmoid(const float* x, float* y, int64 count) { map_flat(count, Sigmoid(), y, x); }
 KERNEL sigmoid_backward(const float* y, const float* dy, float* dx, int64 count) {
     map_flat(count, SigmoidBackward(), dx, y, dy);

@@ -1,0 +1,150 @@
+"""The CUDA backend: which kernels an operation has on a GPU, and what runs them on addresses of the arena.
+
+Launches are shared by operations of one signature while somebody holds one. Results to the bit depend on the versions
+of the libraries and on the device; a plan of cuDNN that adds up in a varying order is never among the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from ....layers.graph import Graph, Op, Signature, Tensor, TensorSpec
+from ....layers.kinds import KINDS
+from ....memory.device import Machine
+from ....memory.errors import DataError, DeviceError, unreachable
+from ....memory.region import Region
+from ..backend import Kernel, Launch
+from ..reference import ReferenceBackend
+from .library import Launcher, Library
+from .lowering import lower
+from .parts import Part, Placed, Product, is_computed, parts
+from .request import CHANNELS_LAST, Operand, Request
+
+FIRST_LAST = (0, 2, 3, 1)
+"""Axes (N, C, H, W) in the order in which channels-last memory holds them."""
+LAST_FIRST = (0, 3, 1, 2)
+
+
+class CudaBackend:
+    """Computes on a GPU, in float32.
+
+    Args:
+        library: that runs kernels.
+        machine: whose memory they work on.
+    """
+
+    name = "cuda"
+
+    def __init__(self, library: Library, machine: Machine) -> None:
+        self.machine = machine
+        self._library = library
+        self._plain = ReferenceBackend()
+        self._parts: dict[Signature, tuple[Part, ...]] = {}
+        self._kernels: dict[Signature, tuple[Kernel, ...]] = {}
+        self._launches: WeakValueDictionary[tuple[int, int, Signature, int, bool], Launch] = WeakValueDictionary()
+
+    def lower(self, graph: Graph) -> Graph:
+        """Fuse and give every tensor its layout; raises ConfigError for other types than float32."""
+        return lower(graph)
+
+    def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
+        """The plans of cuDNN, its first choice first, or the one way to compute anything else.
+
+        Raises:
+            DeviceError: nothing here computes the operation.
+        """
+        signature = graph.signature(op)
+        if signature not in self._kernels:
+            made = self._of(graph, op, signature)
+            least = max((self._workspace_bytes(part) for part in made), default=0)
+            choices = next(
+                (self._library.graph_kernels(p) for p in made if isinstance(p, Request)), (Kernel("own", 0),)
+            )
+            self._kernels[signature] = tuple(Kernel(k.name, max(k.workspace_bytes, least)) for k in choices)
+        return self._kernels[signature]
+
+    def _workspace_bytes(self, part: Part) -> int:
+        match part:
+            case Request():
+                return 0  # each of its kernels has its own
+            case Product():
+                return self._library.product_workspace_bytes
+            case Placed():
+                return part.program.workspace_bytes
+            case _:
+                unreachable(part)
+
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
+        """Make what launches `op` in the arena's stream; equal signatures share it while one of its users lives.
+
+        Raises:
+            DeviceError: nothing here computes the operation.
+        """
+        signature = graph.signature(op)
+        repeat = repeat and bool(KINDS[op.kind].kept)
+        key = (arena.base, arena.stream, signature, kernel, repeat)
+        launch = self._launches.get(key)
+        if launch is None:
+            launchers = [self._launcher(p, kernel, repeat, arena.stream) for p in self._of(graph, op, signature)]
+            launch = self._launches[key] = _launch(launchers, arena.base)
+        return launch
+
+    def _launcher(self, part: Part, kernel: int, repeat: bool, stream: int) -> Launcher:
+        match part:
+            case Request():
+                return self._library.graph(part, kernel, repeat, stream)
+            case Product():
+                return self._library.product(part, stream)
+            case Placed():
+                return self._library.program(part.program, part.operands, stream)
+            case _:
+                unreachable(part)
+
+    def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[Part, ...]:
+        found = self._parts.get(signature)
+        if found is None:
+            if not is_computed(op.kind):
+                raise DeviceError(f"{op.name} ({op.kind})", "a kind that the backend 'cuda' computes", op.kind)
+            inputs, outputs = (
+                tuple(Operand(graph.tensors[t].spec, graph.tensors[t].layout) for t in ids)
+                for ids in (op.inputs, op.outputs)
+            )
+            found = self._parts[signature] = parts(Request(op.kind, inputs, outputs, op.attrs))
+        return found
+
+    def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+        """Bring plain values into the layout of `tensor`; raises DataError for another shape or type."""
+        content = self._plain.encode(tensor, values)
+        if tensor.layout != CHANNELS_LAST:
+            return content
+        plain = content.view(tensor.dtype).reshape(tensor.shape)
+        return np.ascontiguousarray(plain.transpose(FIRST_LAST)).reshape(-1).view(np.uint8)
+
+    def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
+        """Undo `encode`; raises DataError for another number of bytes."""
+        if tensor.layout != CHANNELS_LAST:
+            return self._plain.decode(tensor, content)
+        if content.shape != (tensor.nbytes,):
+            raise DataError(tensor.name, f"{tensor.nbytes} bytes", f"shape {content.shape}")
+        n, c, h, w = tensor.shape
+        stored = content.view(tensor.dtype).reshape(TensorSpec((n, h, w, c), tensor.dtype).shape)
+        return np.ascontiguousarray(stored.transpose(LAST_FIRST))
+
+    def version(self) -> str:
+        """Name the libraries, their versions and the device."""
+        return self._library.version()
+
+
+def _launch(launchers: Sequence[Launcher], base: int) -> Launch:
+    """One call for all parts of an operation."""
+
+    def launch(addresses: Sequence[int]) -> None:
+        pointers = [base + address for address in addresses]
+        for launcher in launchers:
+            launcher(pointers, pointers[-1])
+
+    return launch

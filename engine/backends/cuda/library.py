@@ -1,0 +1,39 @@
+"""What runs kernels on a GPU, for the backend: cuDNN's graphs, cuBLAS' products and programs of the backend's own.
+
+`gpu_library.py` does it with CuPy. Tests do it on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ..backend import Kernel
+from .parts import Product
+from .program import Program
+from .request import Request
+
+Launcher = Callable[[Sequence[int], int], None]
+"""Puts work into a stream; called with the machine addresses of all operands of the operation, and of the workspace."""
+
+
+class Library(Protocol):
+    """Makes launchers; each belongs to one stream."""
+
+    product_workspace_bytes: int
+    """Workspace of a product."""
+
+    def graph_kernels(self, request: Request) -> tuple[Kernel, ...]:
+        """The plans of cuDNN for a request, the first being that of `kernels="fixed"`; raises DeviceError for none."""
+
+    def graph(self, request: Request, kernel: int, repeat: bool, stream: int) -> Launcher:
+        """What runs one of them; with `repeat` the statistics of a batch norm stay as they are."""
+
+    def product(self, product: Product, stream: int) -> Launcher:
+        """What multiplies matrices."""
+
+    def program(self, program: Program, operands: Sequence[int], stream: int) -> Launcher:
+        """What runs a program whose operands are those of the operation at the given positions."""
+
+    def version(self) -> str:
+        """Name the libraries, their versions and the device: what a result to the bit depends on."""

@@ -1,0 +1,52 @@
+"""Layouts on a GPU: whatever has four axes lies channels-last, all else in C order.
+
+So nothing is ever converted but where an image becomes a vector or the other way about: there `flatten` and `reshape`
+move the bytes. Said to each operation that cuDNN computes or that moves bytes is that its outputs must not lie over its
+inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from ....layers.graph import Graph, Op, Role
+from ....layers.kinds import APART, overwritten
+from ....memory.errors import ConfigError
+from ..fusion import fuse
+from .graphs import RECIPES
+from .program import plain_alike
+from .programs import PROGRAMS
+from .request import CHANNELS_LAST, PLAIN
+
+
+def lower(graph: Graph) -> Graph:
+    """Fuse, give every tensor its layout, and say of every operation what may lie over what.
+
+    Raises:
+        ConfigError: the graph computes in another type than float32.
+    """
+    for tensor in graph.with_role(Role.INPUT):
+        if tensor.dtype != "float32":
+            hint = "Take the backend 'reference'."
+            raise ConfigError("dtype", "float32 on the backend 'cuda'", tensor.dtype, hint)
+    fused = fuse(graph)
+    tensors = tuple(replace(t, layout=CHANNELS_LAST if len(t.shape) == 4 else PLAIN) for t in fused.tensors)
+    eps = {op.outputs[1]: op.attrs["eps"] for op in fused.ops if op.kind in ("batch_norm_training", "batch_norm_relu")}
+    return replace(fused, tensors=tensors, ops=tuple(_told(fused, op, eps) for op in fused.ops))
+
+
+def _told(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
+    """The operation with what its kernels need to know beside its shapes."""
+    attrs = dict(op.attrs)
+    if op.kind == "batch_norm_update":
+        attrs["eps"] = eps[op.inputs[0]]
+    if overwritten(op) and _apart(graph, op):
+        attrs[APART] = True
+    return replace(op, attrs=MappingProxyType(attrs)) if attrs != dict(op.attrs) else op
+
+
+def _apart(graph: Graph, op: Op) -> bool:
+    if op.kind in ("flatten", "reshape"):
+        return not all(plain_alike(graph.tensors[t].shape) for t in (*op.inputs, *op.outputs))
+    return op.kind in RECIPES and op.kind not in PROGRAMS

@@ -1,0 +1,236 @@
+"""Whole training steps of the CUDA backend without a GPU.
+
+Its own kernels run as they are, compiled for the CPU; what cuDNN and cuBLAS would compute numpy does. On the simulated
+device this looks for races; on a CUDA runtime of the host's memory it drives the very device that a GPU is driven with:
+streams, events, pinned memory and captured graphs.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bathyal.engine.backends.cuda.backend import CudaBackend
+from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.engine.executor import Executor
+from bathyal.engine.lowering import lower
+from bathyal.engine.profile import estimate
+from bathyal.engine.state import State
+from bathyal.layers import SGD, evaluation_graph, forward_graph, training_graph
+from bathyal.layers.graph import Role
+from bathyal.memory.arena import Arena
+from bathyal.memory.cuda import CudaMachine
+from bathyal.memory.errors import ConfigError
+from bathyal.memory.host import HostDevice, HostMachine
+from bathyal.memory.simulated import SimulatedDevice
+from bathyal.scheduler.kernels import Kernels
+from bathyal.scheduler.planner import STRATEGIES, Problem, StrategyPlanner, make_plan
+from bathyal.scheduler.state_layout import lay_out_state, planned_layout
+from cuda_library import CpuLibrary
+from fake_cuda import FakeCuda
+from lowered_graphs import relative_distance
+from random_networks import random_network
+from spilling import linked, tier_for
+
+SHAPE = (3, 3, 8, 8)
+STEPS = 3
+PLENTY = 2**40
+
+
+def host_backend():
+    """Computes at once in the host's memory, so that any device will do."""
+    return CudaBackend(CpuLibrary(), HostMachine())
+
+
+def problem(seed, backend, kernels=Kernels.FIXED):
+    forward = forward_graph(random_network(seed), SHAPE)
+    graph = lower(training_graph(forward, SGD(0.05, momentum=0.9, weight_decay=1e-3)), backend)
+    return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
+
+
+def least_plan(case, strategy):
+    case = linked(case, strategy)
+    return make_plan(case, strategy, StrategyPlanner(case, strategy).least_bytes)
+
+
+def feeds(step):
+    rng = np.random.default_rng(step)
+    return {
+        "images": rng.normal(size=SHAPE).astype(np.float32),
+        "labels": rng.integers(0, 7, SHAPE[0]),
+        "scalars": np.array([0.05, 1.0]),
+        "random_key": np.array([11, step], np.int64),
+    }
+
+
+def run(case, plan, backend, device, tier):
+    """Losses, digest, weights and the executor, after some steps in an arena full of NaN."""
+    device.arena.poison(0xFF, 0, plan.peak_bytes)
+    state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
+    state.initialize(5)
+    executor = Executor(plan, case.graph, backend, device, tier)
+    executor.bind()
+    losses = [float(executor.run(feeds(step))["loss"][0]) for step in range(STEPS)]
+    return losses, state.weights_sha256(), {name: state.read(name) for name in state.names()}, executor
+
+
+def on_host(case, plan, backend, make_device=HostDevice):
+    with make_device(Arena(plan.peak_bytes)) as device, tier_for(plan) as tier:
+        return run(case, plan, backend, device, tier)
+
+
+def on_gpu(case, plan, seed=0, graphs=True):
+    """On a device whose streams run as late as events allow; returns its runtime and library too."""
+    runtime = FakeCuda(seed=seed)
+    library = CpuLibrary(runtime.enqueue)
+    machine = CudaMachine(runtime, graphs=graphs)
+    with machine.open(plan.peak_bytes) as device:
+        if not plan.outside_bytes:
+            return *run(case, plan, CudaBackend(library, machine), device, None), runtime, library
+        with device.own_tier(plan.outside_bytes) as tier:
+            return *run(case, plan, CudaBackend(library, machine), device, tier), runtime, library
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_three_steps_agree_with_the_reference_backend(seed):
+    results = []
+    for backend in (host_backend(), ReferenceBackend()):
+        case = problem(seed, backend)
+        losses, _, weights, _ = on_host(case, make_plan(case, "liveness", PLENTY), backend)
+        results.append((losses, weights))
+    (losses, weights), (expected, exact) = results
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert weights.keys() == exact.keys()
+    for momentum in (False, True):
+        names = sorted(n for n in exact if n.endswith(".momentum") is momentum)
+        both = (np.concatenate([w[n].ravel() for n in names]) for w in (weights, exact))
+        assert relative_distance(*both) <= 1e-3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_strategy_and_budget_gives_the_bits_of_keep(seed):
+    backend = host_backend()
+    case = problem(seed, backend)
+    expected = on_host(case, make_plan(case, "keep", PLENTY), backend)[:2]
+    for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory"):
+        plan = least_plan(case, strategy)
+        losses, digest, _, executor = on_host(case, plan, backend)
+        assert executor.high_water_bytes == plan.peak_bytes
+        assert (losses, digest) == expected
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", [0, 3, 7])
+def test_the_simulated_device_finds_no_race(seed, strategy):
+    backend = host_backend()
+    case = problem(seed, backend)
+    plan = least_plan(case, strategy)
+    expected = on_host(case, plan, backend)[:2]
+    for order in range(3):
+        assert on_host(case, plan, backend, lambda arena, o=order: SimulatedDevice(arena, o))[:2] == expected
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("strategy", ["keep", "chain", "offload", "superneurons-memory", "stream"])
+@pytest.mark.parametrize("seed", [1, 4])
+def test_streams_and_captured_graphs_give_the_same_bits(seed, strategy, graphs):
+    backend = host_backend()
+    case = problem(seed, backend)
+    plan = least_plan(case, strategy)
+    expected = on_host(case, plan, backend)[:2]
+    for order in range(4):
+        losses, digest, _, executor, *_ = on_gpu(case, plan, order, graphs)
+        assert (losses, digest) == expected
+        assert executor.high_water_bytes == plan.peak_bytes
+
+
+@pytest.mark.parametrize("strategy", ["chain", "offload"])
+def test_every_pointer_lies_in_the_arena_and_a_steady_step_allocates_nothing(strategy):
+    case = problem(1, host_backend())
+    plan = least_plan(case, strategy)
+    runtime = FakeCuda()
+    library = CpuLibrary(runtime.enqueue)
+    machine = CudaMachine(runtime, graphs=False)
+    with machine.open(plan.peak_bytes) as device:
+        tier = device.own_tier(max(plan.outside_bytes, 4096))
+        state = State(case.graph, case.state, CudaBackend(library, machine), device, tier)
+        state.initialize(0)
+        executor = Executor(plan, case.graph, CudaBackend(library, machine), device, tier)
+        executor.bind()
+        executor.run(feeds(0))
+        library.pointers.clear()
+        before = dict(runtime.calls)
+        for step in range(1, 4):
+            executor.run(feeds(step))
+        new = {name for name, count in runtime.calls.items() if count > before.get(name, 0)}
+        copies = {"memcpyAsync", "enqueue", "inside"}
+        order = {"eventRecord", "streamWaitEvent", "streamSynchronize"}
+        assert new == copies | order
+        base = device.arena.base
+        assert len(library.pointers) > 50
+        for pointer, nbytes in library.pointers:
+            assert base <= pointer <= pointer + nbytes <= base + plan.peak_bytes
+        tier.close()
+
+
+def test_a_captured_step_is_one_launch():
+    case = problem(1, host_backend())
+    plan = least_plan(case, "offload")
+    *_, eager, _ = on_gpu(case, plan, graphs=False)
+    *_, captured, library = on_gpu(case, plan, graphs=True)
+    assert eager.calls["graphLaunch"] == 0
+    assert captured.calls["graphLaunch"] == STEPS - 1
+    assert captured.calls["graphInstantiate"] == 1
+    # Launched by the host once, and once more to be captured.
+    assert len(library.launched) == 2 * len(plan.runs)
+
+
+def test_the_planner_takes_the_fastest_plan_that_fits():
+    backend = host_backend()
+    case = problem(1, backend, Kernels.FIT)
+    rows = tuple(
+        tuple(replace(k, seconds=k.seconds * (1 + n)) for n, k in enumerate(row)) for row in case.costs.kernels
+    )
+    case = replace(case, costs=replace(case.costs, kernels=rows))
+
+    def chosen(plan):
+        kernels = {s.op: s.kernel for s in plan.runs}
+        return {rows[op][kernel].name for op, kernel in kernels.items() if case.graph.ops[op].kind.startswith("conv2d")}
+
+    assert chosen(make_plan(case, "liveness", PLENTY)) == {"fast"}
+    assert chosen(least_plan(case, "liveness")) != {"fast"}
+    assert "lean" in chosen(least_plan(case, "liveness"))
+
+
+def test_images_lie_channels_last_and_nothing_is_converted():
+    backend = host_backend()
+    for seed in range(12):
+        graph = problem(seed, backend).graph
+        assert all((t.layout == "nhwc") == (len(t.shape) == 4) for t in graph.tensors)
+        assert not [op for op in graph.ops if op.kind == "convert"]
+    images = graph.with_role(Role.INPUT)[0]
+    values = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+    content = backend.encode(images, values)
+    assert (content.view(np.float32).reshape(3, 8, 8, 3) == values.transpose(0, 2, 3, 1)).all()
+    assert (backend.decode(images, content) == values).all()
+
+
+def test_an_evaluation_graph_runs_too():
+    results = []
+    for backend in (host_backend(), ReferenceBackend()):
+        graph = lower(evaluation_graph(forward_graph(random_network(4), SHAPE)), backend)
+        case = Problem(graph, estimate(graph, backend), Kernels.FIXED, lay_out_state(graph))
+        plan = make_plan(case, "liveness", PLENTY)
+        with HostDevice(Arena(plan.peak_bytes)) as device:
+            state = State(graph, case.state, backend, device)
+            state.initialize(5)
+            executor = Executor(plan, graph, backend, device)
+            executor.bind()
+            results.append(float(executor.run(feeds(0))["loss"][0]))
+    assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
+def test_another_type_is_refused():
+    graph = training_graph(forward_graph(random_network(0), SHAPE, "float64"), SGD(0.1))
+    with pytest.raises(ConfigError, match="float32 on the backend 'cuda'"):
+        lower(graph, host_backend())
