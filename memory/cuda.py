@@ -134,7 +134,7 @@ class CudaDevice:
         Filling them keeps the GPU busy until all of it is launched, so that launching costs no time.
         """
         flushed = min(FLUSHED_BYTES, self.arena.nbytes)
-        self.arena.poison(0, self.arena.nbytes - flushed, flushed)
+        self.arena.fill(0, self.arena.nbytes - flushed, flushed)
         return timed(self._runtime, [(self._queues[0], run)])[0]
 
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:

@@ -39,7 +39,12 @@ class CudaArena(Region):
         self.check(0, self.nbytes if nbytes is None else nbytes)
 
     def poison(self, byte: int, address: int, nbytes: int) -> None:
-        """Fill `nbytes` from `address` with `byte`, in the computing stream."""
+        """Fill `nbytes` from `address` with `byte`, behind all that computes; done when this returns."""
+        self.fill(byte, address, nbytes)
+        self._runtime.streamSynchronize(self.stream)
+
+    def fill(self, byte: int, address: int, nbytes: int) -> None:
+        """Queue the same in the computing stream."""
         self.check(address, nbytes)
         if nbytes:
             self._runtime.memsetAsync(self.base + address, byte, nbytes, self.stream)
