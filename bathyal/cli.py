@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from . import compare_command, curve_command, info_command, plan_command, train_command
-from .engine.settings import BACKENDS, COSTS
+from .engine.settings import BACKENDS, COSTS, MATH
 from .layers.builder import DTYPES
 from .memory.errors import BathyalError
 from .scheduler.kernels import Kernels
@@ -88,6 +88,18 @@ def _network(command: argparse.ArgumentParser, *, budget: bool = True) -> None:
     )
     command.add_argument(
         "--device", choices=["auto", *BACKENDS], default="auto", help="what computes; 'null' plans any size"
+    )
+    command.add_argument(
+        "--math",
+        choices=MATH,
+        default="float32",
+        help="of a GPU: 'float32', or 'tf32', faster with factors of 10 bits of mantissa (default: float32)",
+    )
+    command.add_argument(
+        "--no-cuda-graphs",
+        dest="cuda_graphs",
+        action="store_false",
+        help="launch a GPU's step operation by operation",
     )
     command.add_argument(
         "--costs", choices=COSTS, default="measured", help="measured on this machine, or by arithmetic"

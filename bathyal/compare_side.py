@@ -76,22 +76,7 @@ def open_side(side: str, choice: NetworkChoice) -> Opened:
     settings = choice.settings
     network = without_dropout(choice.network)
     if side == OURS:
-        trainer = Trainer(
-            network,
-            settings.input_shape,
-            optimizer=settings.optimizer,
-            memory=settings.memory,
-            strategy=settings.strategy,
-            kernels=settings.kernels,
-            backend=settings.backend,
-            dtype=settings.dtype,
-            seed=settings.seed,
-            threads=settings.threads,
-            costs=settings.costs,
-            link=settings.link,
-            spill_dir=settings.spill_dir,
-            spill_size=settings.spill_size,
-        )
+        trainer = Trainer.with_settings(network, settings)
         facts = {"arena_bytes": trainer.plan.peak_bytes, "recomputed_ops": trainer.plan.recomputed_ops}
         _ = trainer.state
         return Opened(lambda images, labels: trainer.train_step(images, labels).loss, facts)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Callable
 from typing import Any
 
-from .engine.backends.backend import Backend
-from .engine.settings import BACKENDS, usable_cores
+from .engine.settings import BACKENDS, MATH, Maker, usable_cores
 from .memory.errors import DeviceError
 from .memory.host import HostMachine
 from .memory.sizes import format_size
@@ -55,8 +53,8 @@ def facts() -> dict[str, Any]:
     }
 
 
-def _version(make: Callable[[], Backend]) -> str:
+def _version(make: Maker) -> str:
     try:
-        return make().version()
+        return make(MATH[0], True).version()
     except DeviceError as error:
         return f"missing: {error}"

@@ -59,5 +59,7 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
         options.link,
         options.spill_dir,
         options.spill_size,
+        options.math,
+        options.cuda_graphs,
     )
     return NetworkChoice(network, settings, classes)

@@ -1,4 +1,4 @@
-"""The other side of a comparison: the same network and the same step, by PyTorch on a CPU.
+"""The other side of a comparison: the same network and the same step, by PyTorch.
 
 Decided from the forward graph alone: each operation becomes PyTorch's function, in graph order, with the same first
 values, and autograd and `torch.optim.SGD` do the rest. It is written to PyTorch's advantage: tensors of four dimensions
@@ -102,18 +102,22 @@ class TorchStep:
         optimizer: what updates the parameters.
         seed: of the first values, as Bathyal draws them.
         threads: of PyTorch's kernels; set for the whole process.
+        device: PyTorch's name of what computes.
 
     Raises:
         ConfigError: no such peer.
         DeviceError: PyTorch is not installed.
     """
 
-    def __init__(self, graph: Graph, peer: str, optimizer: SGD, *, seed: int, threads: int) -> None:
+    def __init__(
+        self, graph: Graph, peer: str, optimizer: SGD, *, seed: int, threads: int, device: str = "cpu"
+    ) -> None:
         require_torch(one_of("peer", peer, list(PEERS)))
         self._torch: Any = importlib.import_module("torch")
         self._functional: Any = importlib.import_module("torch.nn.functional")
         self._checkpoint: Any = importlib.import_module("torch.utils.checkpoint").checkpoint
         self._torch.set_num_threads(threads)
+        self._device = device
         self._graph = graph
         self._channels_last = PEERS[peer].channels_last
         (images,) = graph.with_role(Role.INPUT)
@@ -135,7 +139,7 @@ class TorchStep:
         self._parts = split(graph, PEERS[peer].parts)
 
     def _tensor(self, values: Array) -> Any:
-        tensor = self._torch.from_numpy(np.ascontiguousarray(values))
+        tensor = self._torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
         if tensor.dim() == 4 and self._channels_last:
             return tensor.contiguous(memory_format=self._torch.channels_last)
         return tensor
@@ -148,7 +152,7 @@ class TorchStep:
             labels: (N,), int64.
         """
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self._functional.cross_entropy(self._forward(self._tensor(images)), self._torch.from_numpy(labels))
+        loss = self._functional.cross_entropy(self._forward(self._tensor(images)), self._tensor(labels))
         loss.backward()
         self._optimizer.step()
         return float(loss.item())
@@ -156,7 +160,7 @@ class TorchStep:
     def values(self) -> dict[str, Array]:
         """Copies of present parameters and running statistics, by name."""
         tensors = self._graph.with_role(Role.PARAMETER, Role.BUFFER)
-        return {t.name: self._state[t.id].detach().contiguous().numpy().copy() for t in tensors}
+        return {t.name: self._state[t.id].detach().contiguous().cpu().numpy().copy() for t in tensors}
 
     def _forward(self, x: Any) -> Any:
         entering = self._images.id

@@ -109,24 +109,12 @@ def carry_out(options: argparse.Namespace) -> Trained:
     """Train as the options of `bathyal train` say, saying what is planned and how far it is, but not the end."""
     _check(options)
     data = load(options)
-    trainer = Trainer(
+    trainer = Trainer.with_settings(
         data.choice.network,
-        data.choice.settings.input_shape,
-        optimizer=data.choice.settings.optimizer,
-        memory=options.memory,
-        strategy=options.strategy,
-        kernels=options.kernels,
-        backend=data.choice.settings.backend,
-        dtype=options.dtype,
-        seed=options.seed,
-        threads=options.threads,
-        costs=options.costs,
+        data.choice.settings,
         learning_rate=schedule(options, data.train),
         progress=sys.stderr.isatty(),
         plan=options.plan,
-        link=options.link,
-        spill_dir=options.spill_dir,
-        spill_size=options.spill_size,
     )
     with trainer, stopping() as stopped:
         resume(options, trainer)

@@ -34,6 +34,7 @@ from ..scheduler.link import parse_link
 from ..scheduler.plan import Plan
 from ..scheduler.planner import Problem, make_plan
 from ..scheduler.state_layout import StateLayout, lay_out_state, planned_layout
+from ..scheduler.strategies import parse_strategy
 from ..scheduler.verify import verify
 from .backends.backend import Backend
 from .executor import Executor
@@ -42,7 +43,7 @@ from .lowering import lower
 from .plan_file import SavedPlan, Surroundings, load_plan, require_match, save_plan
 from .profile import estimate, measure
 from .seconds_store import cache_folder
-from .settings import Settings, usable_cores
+from .settings import AUTO, Settings, usable_cores
 from .spill import Spill
 
 logger = logging.getLogger(__name__)
@@ -290,12 +291,13 @@ class Session:
             costs = estimate(graph, self.backend)
         layout = lay_out_state(graph) if training_batch else self.state_layout
         saved = self.saved_plan
-        spills = self.settings.spills or (saved is not None and saved.plan.outside_bytes)
+        own = device.own_tier is not None and parse_strategy(self.settings.strategy).name == AUTO
+        spills = self.settings.spills or own or (saved is not None and saved.plan.outside_bytes)
         if spills and (mode is Mode.TRAINING or layout.outside):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
             load = Load(graph, costs, self.backend, here)
             costs = replace(costs, link=self._spill.link(device, load))
-        most = self.settings.most_outside_bytes
+        most = self._spill.most_bytes(device)
         return Problem(graph, costs, Kernels(self.settings.kernels), layout, not training_batch, most)
 
     def _plan(self, mode: Mode, batch: int) -> Planned:

@@ -19,15 +19,25 @@ from ..scheduler.kernels import Kernels
 from ..scheduler.link import parse_link
 from ..scheduler.strategies import MOVING, parse_strategy
 from .backends.backend import Backend
+from .backends.cuda.gpu_library import cuda_backend
 from .backends.null import NullBackend
 from .backends.onednn import OneDnnBackend
 from .backends.reference import ReferenceBackend
 
 logger = logging.getLogger(__name__)
 
-BACKENDS: Mapping[str, Callable[[], Backend]] = MappingProxyType(
-    {"onednn": OneDnnBackend, "reference": ReferenceBackend, "null": NullBackend}
+Maker = Callable[[str, bool], Backend]
+"""Makes a backend from the choices `math` and `cuda_graphs`; those of the host have one way to do either."""
+
+BACKENDS: Mapping[str, Maker] = MappingProxyType(
+    {
+        "cuda": cuda_backend,
+        "onednn": lambda math, graphs: OneDnnBackend(),
+        "reference": lambda math, graphs: ReferenceBackend(),
+        "null": lambda math, graphs: NullBackend(),
+    }
 )
+MATH = ("float32", "tf32")
 AUTO = "auto"
 COSTS = ("measured", "analytic")
 LARGEST_BATCH = 2**41
@@ -67,7 +77,7 @@ class Settings:
         memory: bytes, or text such as "400 MiB"; None takes 80 % of what is free.
         strategy: name of what plans.
         kernels: "fit" takes the fastest that fits the free bytes, "fixed" the library's first, whatever the budget.
-        backend: name of what computes; "auto" is oneDNN in float32 where it is installed, else numpy.
+        backend: name of what computes; "auto" in float32 is a GPU where there is one, then oneDNN, else numpy.
         dtype: "float32" or "float64".
         seed: of first values, dropout and shuffling.
         threads: of the backend; None takes all cores.
@@ -75,7 +85,10 @@ class Settings:
         link: rates to and from the memory outside, as `parse_link` reads them; None measures those of the spill folder
             where tensors may be moved.
         spill_dir: folder, on a disk, for the tensors that are moved out; None takes `default_spill_folder`.
-        spill_size: the most bytes that are moved out at a time; None takes what the disk has free.
+        spill_size: the most bytes that are moved out at a time; None takes what the disk has free, or half of the host's
+            memory that is free, where a GPU moves them there.
+        math: how a GPU multiplies: "float32", or "tf32" with factors rounded to 10 bits of mantissa.
+        cuda_graphs: whether a GPU's step is captured into a graph and launched as one.
     """
 
     input_shape: tuple[int, ...]
@@ -91,6 +104,8 @@ class Settings:
     link: str | None = None
     spill_dir: str | None = None
     spill_size: int | str | None = None
+    math: str = "float32"
+    cuda_graphs: bool = True
 
     def __post_init__(self) -> None:
         as_shape(self.input_shape)
@@ -99,6 +114,9 @@ class Settings:
         one_of("backend", self.backend, [AUTO, *BACKENDS])
         one_of("dtype", self.dtype, DTYPES)
         one_of("costs", self.costs, COSTS)
+        one_of("math", self.math, MATH)
+        if self.math != "float32" and self.backend not in (AUTO, "cuda"):
+            raise ConfigError("math", f"'float32' on the backend {self.backend!r}", repr(self.math))
         if self.link is not None:
             parse_link(self.link)
         if self.spill_dir is not None and not (isinstance(self.spill_dir, (str, os.PathLike)) and str(self.spill_dir)):
@@ -132,10 +150,14 @@ class Settings:
     def make_backend(self) -> Backend:
         """The backend of that name; raises DeviceError when its library is missing, but for "auto"."""
         if self.backend != AUTO:
-            return BACKENDS[self.backend]()
+            return BACKENDS[self.backend](self.math, self.cuda_graphs)
         if self.dtype == "float32":
-            try:
-                return OneDnnBackend()
-            except DeviceError as error:
-                logger.warning("computing with numpy, which is slower (%s)", error)
+            for name, level, instead in (
+                ("cuda", logging.INFO, "computing on the processor"),
+                ("onednn", logging.WARNING, "computing with numpy, which is slower"),
+            ):
+                try:
+                    return BACKENDS[name](self.math, self.cuda_graphs)
+                except DeviceError as error:
+                    logger.log(level, "%s (%s)", instead, error)
         return ReferenceBackend()

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from ..memory.available import free_memory
 from ..memory.device import Device
 from ..memory.disk_tier import DiskTier
 from ..memory.sizes import format_size, parse_size
@@ -77,6 +78,11 @@ class Spill:
     def opened(self) -> Tier | None:
         """The place for what leaves; None where nothing has left yet."""
         return self._tier
+
+    def most_bytes(self, device: Device) -> int | None:
+        """What may be outside at a time: as the user says; else half of the free memory where a GPU pins it; else None."""
+        given = self._limit()
+        return free_memory() // 2 if given is None and device.own_tier is not None else given
 
     @property
     def traffic(self) -> Traffic:

@@ -10,6 +10,7 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ class Trainer:
         link: str | None = None,
         spill_dir: str | None = None,
         spill_size: int | str | None = None,
+        math: str = "float32",
+        cuda_graphs: bool = True,
         make_tier: Callable[[int], Tier] | None = None,
     ) -> None:
         """Store what to train and how.
@@ -75,11 +78,9 @@ class Trainer:
             input_shape: (N, C, H, W) of a full batch.
             optimizer: plain SGD by default.
             memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
-            strategy: "auto", "keep", "liveness", "chain", "sequential", "sequential:K", "revolve", "offload" or
-                "superneurons"; the last two move tensors to a disk, and so does "auto" where `spill_dir`, `spill_size`
-                or `link` is given.
+            strategy: one of `strategies.SPELLINGS`; "auto" moves tensors to a disk where a place or `link` is given.
             kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
-            backend: what computes: "auto", "onednn", "reference" or "null".
+            backend: what computes: "auto", "cuda", "onednn", "reference" or "null".
             dtype: "float32" or "float64".
             seed: of first values and dropout.
             threads: of the backend; all cores by default.
@@ -92,6 +93,8 @@ class Trainer:
             link: rates of the disk in bytes per second, such as "600 MB,1.5 GB" for out and in; measured by default.
             spill_dir: folder, on a disk, for what is moved out of memory.
             spill_size: the most bytes there; by default what the disk has free.
+            math: on a GPU "float32" or "tf32".
+            cuda_graphs: whether a GPU's step is captured and launched as one.
             make_tier: gives a place outside the arena of so many bytes; by default a file in `spill_dir`.
 
         Raises:
@@ -111,6 +114,8 @@ class Trainer:
             link,
             spill_dir,
             spill_size,
+            math,
+            cuda_graphs,
         )
         self.network = network
         self.learning_rate: LearningRate = (
@@ -130,6 +135,11 @@ class Trainer:
         self._state: State | None = None
         self._classes = 0
         self._lost = ""
+
+    @classmethod
+    def with_settings(cls, network: Layer, settings: Settings, **how: Any) -> Trainer:
+        """A trainer with settings that are put together already; `how` are the arguments that are no setting."""
+        return cls(network, **{field.name: getattr(settings, field.name) for field in fields(settings)}, **how)
 
     @property
     def planned(self) -> Planned:

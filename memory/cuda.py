@@ -7,6 +7,7 @@ is allocated after `open` but events, which are used again. Does not check for r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -26,6 +27,8 @@ from .pinned_tier import PinnedTier
 from .sizes import format_size_exact
 from .tiers import Tier
 from .timed_tier import CountedTier
+
+logger = logging.getLogger(__name__)
 
 FLUSHED_BYTES = 256 * 2**20
 """More than the caches of a GPU; filling so much takes longer than launching what is timed next."""
@@ -189,11 +192,17 @@ class CudaDevice:
         return replay
 
     def close(self) -> None:
-        """Wait for what is queued and give everything back; closing twice is allowed."""
+        """Wait for what is queued and give everything back; an error that nobody has seen is logged.
+
+        Closing twice is allowed.
+        """
         if self.arena.closed:
             return
         for queue in self._queues:
-            queue.synchronize()
+            try:
+                queue.synchronize()
+            except DeviceError as error:
+                logger.error("closed with a failure: %s", error)
         for executable in self._graphs:
             self._runtime.graphExecDestroy(executable)
         self._graphs.clear()

@@ -66,7 +66,8 @@ def batch_norm_gradients(request, inputs):
     x, dy, weight, mean, inverse, *mask = inputs
     if mask:
         dy = np.where(mask[0] != 0, dy, np.float32(0))
-    var = (1 / inverse.astype(np.float64) ** 2 - request.attrs["eps"]).astype(np.float32)
+    with np.errstate(all="ignore"):  # zeros, where it is only timed
+        var = (1 / inverse.astype(np.float64) ** 2 - request.attrs["eps"]).astype(np.float32)
     specs = [o.spec for o in request.outputs]
     return reference("batch_norm_backward", request.attrs, (x, dy, weight, mean, var), specs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Operand, Request
-from bathyal.engine.backends.onednn.fusion import fuse
+from bathyal.engine.backends.fusion import fuse
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.layers.graph import Graph, TensorSpec
 from bathyal.models.registry import build_model, find_model

@@ -115,10 +115,6 @@ class Draft:
         """The tensor max(x, 0)."""
         return self.graph.relu(input=x)
 
-    def relu_gradient(self, y: Any, dy: Any) -> Any:
-        """Where y > 0 the gradient dy, else 0."""
-        return self.graph.relu_backward(loss=dy, input=y)
-
     def positive(self, x: Any) -> Any:
         """The mask x > 0."""
         return self.graph.cmp_gt(input=x, comparison=self.scalar(0.0))

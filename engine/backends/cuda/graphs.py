@@ -23,14 +23,10 @@ from .convolution_graphs import conv2d, conv2d_backward_data, conv2d_backward_we
 from .cudnn_library import CudnnLibrary, Plan, Recipe
 from .draft import Draft
 from .normalization_graphs import (
-    batch_norm_add_relu,
-    batch_norm_add_relu_backward,
     batch_norm_backward,
     batch_norm_relu,
     batch_norm_relu_backward,
     batch_norm_training,
-    relu,
-    relu_backward,
 )
 from .request import Request
 
@@ -56,18 +52,16 @@ CONVOLUTIONS: Mapping[str, Callable[[Draft, Request], None]] = MappingProxyType(
 RECIPES: Mapping[str, Callable[[Draft, Request], None]] = MappingProxyType(
     {
         **CONVOLUTIONS,
-        "relu": relu,
-        "relu_backward": relu_backward,
         "batch_norm_training": batch_norm_training,
         "batch_norm_backward": batch_norm_backward,
         "batch_norm_relu": batch_norm_relu,
         "batch_norm_relu_backward": batch_norm_relu_backward,
-        "batch_norm_add_relu": batch_norm_add_relu,
-        "batch_norm_add_relu_backward": batch_norm_add_relu_backward,
     }
 )
 """For each kind of operation how its graph is made. Fully connected layers are not here: without tensor cores cuDNN has
-no engine for a product of matrices."""
+no engine for a product of matrices. Nor are ReLUs by themselves, for which it would need a compiler and a second place
+for the output; nor a batch norm with a sum and a ReLU behind it, whose mask would take a byte an element where the
+gradient of a sum and ReLU reads the output that is kept anyway."""
 
 
 class GraphOperation:

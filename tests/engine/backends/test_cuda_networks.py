@@ -24,54 +24,18 @@ from bathyal.memory.errors import ConfigError
 from bathyal.memory.host import HostDevice, HostMachine
 from bathyal.memory.simulated import SimulatedDevice
 from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.planner import STRATEGIES, Problem, StrategyPlanner, make_plan
-from bathyal.scheduler.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
 from cuda_library import CpuLibrary
+from cuda_networks import PLENTY, SHAPE, STEPS, check_agreement, feeds, least_plan, problem, run, run_on_own_device
 from fake_cuda import FakeCuda
-from lowered_graphs import relative_distance
 from random_networks import random_network
-from spilling import linked, tier_for
-
-SHAPE = (3, 3, 8, 8)
-STEPS = 3
-PLENTY = 2**40
+from spilling import tier_for
 
 
 def host_backend():
     """Computes at once in the host's memory, so that any device will do."""
     return CudaBackend(CpuLibrary(), HostMachine())
-
-
-def problem(seed, backend, kernels=Kernels.FIXED):
-    forward = forward_graph(random_network(seed), SHAPE)
-    graph = lower(training_graph(forward, SGD(0.05, momentum=0.9, weight_decay=1e-3)), backend)
-    return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
-
-
-def least_plan(case, strategy):
-    case = linked(case, strategy)
-    return make_plan(case, strategy, StrategyPlanner(case, strategy).least_bytes)
-
-
-def feeds(step):
-    rng = np.random.default_rng(step)
-    return {
-        "images": rng.normal(size=SHAPE).astype(np.float32),
-        "labels": rng.integers(0, 7, SHAPE[0]),
-        "scalars": np.array([0.05, 1.0]),
-        "random_key": np.array([11, step], np.int64),
-    }
-
-
-def run(case, plan, backend, device, tier):
-    """Losses, digest, weights and the executor, after some steps in an arena full of NaN."""
-    device.arena.poison(0xFF, 0, plan.peak_bytes)
-    state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
-    state.initialize(5)
-    executor = Executor(plan, case.graph, backend, device, tier)
-    executor.bind()
-    losses = [float(executor.run(feeds(step))["loss"][0]) for step in range(STEPS)]
-    return losses, state.weights_sha256(), {name: state.read(name) for name in state.names()}, executor
 
 
 def on_host(case, plan, backend, make_device=HostDevice):
@@ -83,12 +47,8 @@ def on_gpu(case, plan, seed=0, graphs=True):
     """On a device whose streams run as late as events allow; returns its runtime and library too."""
     runtime = FakeCuda(seed=seed)
     library = CpuLibrary(runtime.enqueue)
-    machine = CudaMachine(runtime, graphs=graphs)
-    with machine.open(plan.peak_bytes) as device:
-        if not plan.outside_bytes:
-            return *run(case, plan, CudaBackend(library, machine), device, None), runtime, library
-        with device.own_tier(plan.outside_bytes) as tier:
-            return *run(case, plan, CudaBackend(library, machine), device, tier), runtime, library
+    backend = CudaBackend(library, CudaMachine(runtime, graphs=graphs))
+    return *run_on_own_device(case, plan, backend), runtime, library
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -96,15 +56,8 @@ def test_three_steps_agree_with_the_reference_backend(seed):
     results = []
     for backend in (host_backend(), ReferenceBackend()):
         case = problem(seed, backend)
-        losses, _, weights, _ = on_host(case, make_plan(case, "liveness", PLENTY), backend)
-        results.append((losses, weights))
-    (losses, weights), (expected, exact) = results
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    assert weights.keys() == exact.keys()
-    for momentum in (False, True):
-        names = sorted(n for n in exact if n.endswith(".momentum") is momentum)
-        both = (np.concatenate([w[n].ravel() for n in names]) for w in (weights, exact))
-        assert relative_distance(*both) <= 1e-3
+        results.append(on_host(case, make_plan(case, "liveness", PLENTY), backend))
+    check_agreement(*results)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -2,8 +2,8 @@
 
 The device is described by text, and where there is no driver a stub takes its place, so every plan here is built as on
 the device, with its exact workspace, but none is run. All signatures of all networks in all their variants are built, at
-batch 32: convolutions in each precision, and batch norms and ReLUs, whose plans are compiled, in float32, and for
-ResNet-50 in bfloat16 too.
+batch 32: convolutions in each precision, and batch norms, whose plans are compiled, in float32, and for ResNet-50 in
+bfloat16 too. Planners then use them at the budgets of a GPU.
 """
 
 import subprocess
@@ -12,20 +12,29 @@ from dataclasses import replace
 
 import pytest
 
+from bathyal.engine.backends.cuda.backend import CudaBackend
 from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, described_device
 from bathyal.engine.backends.cuda.graphs import CONVOLUTIONS, MOST_PLANS, RECIPES, Graphs
-from bathyal.engine.backends.cuda.request import Operand, Request
+from bathyal.engine.backends.cuda.request import Request
+from bathyal.engine.lowering import lower
+from bathyal.engine.profile import estimate
+from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.layers.graph import TensorSpec
 from bathyal.memory.errors import DeviceError
-from bathyal.models.registry import MODELS
+from bathyal.memory.host import HostMachine
+from bathyal.models.registry import MODELS, build_model
+from bathyal.scheduler.kernels import Kernels
+from bathyal.scheduler.planner import Problem, StrategyPlanner, make_plan
+from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.scheduler.verify import verify
 from cuda_driver import DRIVER, need_cudnn
+from cuda_library import CpuLibrary
 from model_requests import placed, requests, signature, step_graph
 
 pytestmark = pytest.mark.cuda
 
 MOST_WORKSPACE_BYTES = 2**30
-ADDED = {"batch_norm_training": "batch_norm_add_relu", "batch_norm_backward": "batch_norm_add_relu_backward"}
-OFTEN = ("conv2d", "batch_norm_relu", "relu_backward")
+OFTEN = ("conv2d", "batch_norm_relu", "batch_norm_backward")
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +51,6 @@ def bundled():
         for variant in entry.variants:
             found |= requests(step_graph(model, variant), RECIPES)
     return list(found.values())
-
-
-def with_addition(request):
-    """A batch norm without a ReLU, as a residual block ends with it, together with the addition and the ReLU behind."""
-    x, mask = request.inputs[0], placed(TensorSpec(request.inputs[0].spec.shape, "uint8"))
-    if request.kind == "batch_norm_training":
-        inputs, outputs = (x, x, *request.inputs[1:]), (*request.outputs, mask)
-    else:
-        inputs, outputs = (*request.inputs, mask), (x, *request.outputs)
-    return Request(ADDED[request.kind], inputs, outputs, request.attrs)
 
 
 def in_bfloat16(request):
@@ -99,7 +98,7 @@ def test_convolutions_without_workspace(library, bundled):
                 assert 0 in [k.workspace_bytes for k in graphs.operation(request).kernels], (math, request)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in RECIPES if kind not in CONVOLUTIONS and kind not in ADDED.values()])
+@pytest.mark.parametrize("kind", [kind for kind in RECIPES if kind not in CONVOLUTIONS])
 def test_what_is_compiled(library, bundled, kind):
     graphs = Graphs(library)
     asked = [r for r in bundled if r.kind == kind]
@@ -108,21 +107,11 @@ def test_what_is_compiled(library, bundled, kind):
         check(graphs.operation(request), request)
 
 
-@pytest.mark.parametrize("kind", ADDED)
-def test_batch_norms_that_end_residual_blocks(library, kind):
-    graphs = Graphs(library)
-    asked = requests(step_graph("resnet50"), [kind]).values()
-    for request in asked:
-        check(graphs.operation(with_addition(request)), request)
-
-
 @pytest.mark.parametrize("kind", RECIPES)
 def test_bfloat16(library, kind):
     graphs = Graphs(library, "bf16")
-    source = next((plain for plain, added in ADDED.items() if added == kind), kind)
-    asked = requests(step_graph("resnet50"), [source]).values()
-    for request in asked:
-        narrow = in_bfloat16(with_addition(request) if source != kind else request)
+    for request in requests(step_graph("resnet50"), [kind]).values():
+        narrow = in_bfloat16(request)
         check(graphs.operation(narrow), narrow)
 
 
@@ -150,7 +139,8 @@ import ctypes, sys
 try:
     ctypes.CDLL({DRIVER!r})
 except OSError:
-    from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, described_device
+    from bathyal.engine.backends.cuda.backend import CudaBackend
+from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, described_device
     CudnnLibrary(described_device("h200"))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -159,11 +149,36 @@ except OSError:
     assert "DeviceError: cuda: expected a driver (libcuda.so.1)" in done.stderr
 
 
-def test_rows_have_a_relu(library):
-    row = Operand(TensorSpec((32, 4096), "float32"))
-    asked = Request("relu", (row,), (row,), {})
-    assert Graphs(library).operation(asked).kernels[0].workspace_bytes == 0
-
-
 def test_signatures_are_distinct(bundled):
     assert len({signature(r) for r in bundled}) == len(bundled)
+
+
+class PlanningLibrary(CpuLibrary):
+    """Has cuDNN's plans of the device described, and runs nothing."""
+
+    def __init__(self, graphs):
+        self._graphs = graphs
+
+    def graph_kernels(self, request):
+        return self._graphs.operation(request).kernels
+
+
+@pytest.mark.parametrize(("model", "batch", "budget"), [("resnet50", 64, 12), ("resnet152", 64, 80), ("vgg16", 64, 12)])
+def test_planners_choose_among_them(library, model, batch, budget):
+    """Each convolution takes the fastest plan whose exact workspace fits beside what is live."""
+    backend = CudaBackend(PlanningLibrary(Graphs(library)), HostMachine())
+    shape = (batch, 3, 224, 224)
+    graph = lower(training_graph(forward_graph(build_model(model), shape), SGD(0.1, momentum=0.9)), backend)
+    costs = estimate(graph, backend)
+    rows = tuple(tuple(replace(k, seconds=k.seconds * (1 + n)) for n, k in enumerate(row)) for row in costs.kernels)
+    problem = Problem(graph, replace(costs, kernels=rows), Kernels.FIT, lay_out_state(graph))
+    found = {}
+    for nbytes in (budget * 2**30, StrategyPlanner(problem, "chain").least_bytes):
+        plan = make_plan(problem, "chain", nbytes)
+        verify(plan, graph, problem.costs, problem.state)
+        chosen = {step.op: step.kernel for step in plan.runs if graph.ops[step.op].kind in CONVOLUTIONS}
+        found[nbytes] = [rows[op][kernel] for op, kernel in chosen.items()]
+        assert plan.peak_bytes <= nbytes
+    roomy, tight = (sum(k.workspace_bytes for k in kernels) for kernels in found.values())
+    assert roomy > tight
+    assert any(k.workspace_bytes for k in next(iter(found.values())))
