@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from . import compare_command, curve_command, info_command, plan_command, train_command
-from .engine.settings import BACKENDS, COSTS, MATH
+from .engine.backends.cuda.graphs import MATH
+from .engine.settings import BACKENDS, COSTS
 from .layers.builder import DTYPES
 from .memory.errors import BathyalError
 from .scheduler.kernels import Kernels
@@ -93,7 +94,8 @@ def _network(command: argparse.ArgumentParser, *, budget: bool = True) -> None:
         "--math",
         choices=MATH,
         default="float32",
-        help="of a GPU: 'float32', or 'tf32', faster with factors of 10 bits of mantissa (default: float32)",
+        help="of a GPU: 'float32'; 'tf32', faster with factors of 10 bits of mantissa; 'bf16', with images in 16 bits "
+        "(default: float32)",
     )
     command.add_argument(
         "--no-cuda-graphs",

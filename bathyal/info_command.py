@@ -7,7 +7,8 @@ import json
 import platform
 from typing import Any
 
-from .engine.settings import BACKENDS, MATH, Maker, usable_cores
+from .engine.backends.cuda.graphs import MATH
+from .engine.settings import BACKENDS, Maker, usable_cores
 from .memory.errors import DeviceError
 from .memory.host import HostMachine
 from .memory.sizes import format_size

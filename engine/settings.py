@@ -20,6 +20,7 @@ from ..scheduler.link import parse_link
 from ..scheduler.strategies import MOVING, parse_strategy
 from .backends.backend import Backend
 from .backends.cuda.gpu_library import cuda_backend
+from .backends.cuda.graphs import MATH
 from .backends.null import NullBackend
 from .backends.onednn import OneDnnBackend
 from .backends.reference import ReferenceBackend
@@ -37,7 +38,6 @@ BACKENDS: Mapping[str, Maker] = MappingProxyType(
         "null": lambda math, graphs: NullBackend(),
     }
 )
-MATH = ("float32", "tf32")
 AUTO = "auto"
 COSTS = ("measured", "analytic")
 LARGEST_BATCH = 2**41
@@ -87,7 +87,8 @@ class Settings:
         spill_dir: folder, on a disk, for the tensors that are moved out; None takes `default_spill_folder`.
         spill_size: the most bytes that are moved out at a time; None takes what the disk has free, or half of the host's
             memory that is free, where a GPU moves them there.
-        math: how a GPU multiplies: "float32", or "tf32" with factors rounded to 10 bits of mantissa.
+        math: how a GPU multiplies: "float32"; "tf32", with factors rounded to 10 bits of mantissa; "bf16", with images
+            in 16 bits, weights and statistics in 32.
         cuda_graphs: whether a GPU's step is captured into a graph and launched as one.
     """
 

@@ -20,7 +20,7 @@ from .bandwidth import Bandwidth, Computation
 from .cuda_arena import RESERVED_BYTES, CudaArena
 from .cuda_bandwidth import measure_streams
 from .cuda_runtime import CudaRuntime, cuda_runtime
-from .cuda_streams import CudaQueue, timed
+from .cuda_streams import CudaQueue, EventPool, timed
 from .device import Queue
 from .errors import BudgetError, DataError, DeviceError, PlanError
 from .pinned_tier import PinnedTier
@@ -50,11 +50,11 @@ class CudaDevice:
         """
         self.name = f"cuda, {device_name(runtime)}"
         self._runtime = runtime
-        self._free_events: list[int] = []
+        self._events = EventPool(runtime)
         self._captures = graphs
         self._graphs: list[int] = []
         self._noted: dict[PinnedTier, list[int]] | None = None
-        self._queues = [CudaQueue(name, runtime, self._free_events) for name in ("compute", "out", "inward")]
+        self._queues = [CudaQueue(name, runtime, self._events) for name in ("compute", "out", "inward")]
         try:
             self.arena = CudaArena(runtime, nbytes, self._queues[0].stream)
         except BudgetError:
@@ -206,8 +206,7 @@ class CudaDevice:
         for executable in self._graphs:
             self._runtime.graphExecDestroy(executable)
         self._graphs.clear()
-        while self._free_events:
-            self._runtime.eventDestroy(self._free_events.pop())
+        self._events.close()
         self._destroy_streams()
         self.arena.close()
 

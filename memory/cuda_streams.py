@@ -9,8 +9,32 @@ from .device import Work
 from .errors import DeviceError
 
 
+class EventPool:
+    """The events of a device, used again once nobody holds them."""
+
+    def __init__(self, runtime: CudaRuntime) -> None:
+        self._runtime = runtime
+        self._made: list[int] = []
+        self._free: list[int] = []
+
+    def recorded(self, stream: int) -> CudaEvent:
+        """An event at the present end of a stream."""
+        if self._free:
+            handle = self._free.pop()
+        else:
+            handle = self._runtime.eventCreateWithFlags(self._runtime.eventDisableTiming)
+            self._made.append(handle)
+        self._runtime.eventRecord(handle, stream)
+        return CudaEvent(handle, self._free)
+
+    def close(self) -> None:
+        """Destroy all, also those that somebody holds."""
+        while self._made:
+            self._runtime.eventDestroy(self._made.pop())
+
+
 class CudaEvent:
-    """A point in a stream; its handle is used again once nobody holds it."""
+    """A point in a stream; its handle goes back to its pool with it."""
 
     __slots__ = ("_free", "handle")
 
@@ -25,11 +49,11 @@ class CudaEvent:
 class CudaQueue:
     """A stream. Work that is launched puts what it does into the stream itself and returns."""
 
-    def __init__(self, name: str, runtime: CudaRuntime, free_events: list[int]) -> None:
+    def __init__(self, name: str, runtime: CudaRuntime, events: EventPool) -> None:
         self.name = name
         self.stream = runtime.streamCreateWithFlags(runtime.streamNonBlocking)
         self._runtime = runtime
-        self._free = free_events
+        self._events = events
 
     def launch(self, work: Work) -> None:
         """Let `work` put its kernels into the stream; raises DeviceError where that fails."""
@@ -40,10 +64,7 @@ class CudaQueue:
 
     def record(self) -> CudaEvent:
         """Return an event that is reached once all work launched so far has run."""
-        runtime = self._runtime
-        handle = self._free.pop() if self._free else runtime.eventCreateWithFlags(runtime.eventDisableTiming)
-        runtime.eventRecord(handle, self.stream)
-        return CudaEvent(handle, self._free)
+        return self._events.recorded(self.stream)
 
     def wait(self, event: CudaEvent) -> None:
         """Make later work wait for `event`."""

@@ -170,7 +170,8 @@ def test_more_memory_than_the_gpu_has_is_refused_with_what_would_work():
 def test_everything_is_given_back():
     runtime, device = opened()
     device.capture(lambda: None)
-    device.compute.wait(device.out.record())
+    held = device.out.record()
+    device.compute.wait(held)
     assert runtime.alive
     device.close()
     device.close()

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from bathyal.engine.backends.backend import Kernel
+from bathyal.engine.backends.cuda.bfloat16 import from_bfloat16, to_bfloat16
 from bathyal.engine.backends.cuda.request import CHANNELS_LAST
 from bathyal.engine.backends.reference.registry import IMPLEMENTATIONS
 from bathyal.engine.backends.reference.variant import Site
@@ -30,13 +31,36 @@ def at(pointer, shape, dtype):
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer)).view(dtype).reshape(shape)
 
 
-def logical(pointer, operand):
-    """An operand in memory by its logical axes: a view."""
-    shape = operand.spec.shape
+def memory_of(pointer, operand):
+    """An operand in memory by its logical axes: a view; bfloat16 as uint16."""
+    shape, dtype = operand.spec.shape, operand.spec.dtype
+    dtype = "uint16" if dtype == "bfloat16" else dtype
     if operand.layout != CHANNELS_LAST:
-        return at(pointer, shape, operand.spec.dtype)
+        return at(pointer, shape, dtype)
     n, c, h, w = shape
-    return at(pointer, (n, h, w, c), operand.spec.dtype).transpose(0, 3, 1, 2)
+    return at(pointer, (n, h, w, c), dtype).transpose(0, 3, 1, 2)
+
+
+def logical(pointer, operand):
+    """The values of an operand by its logical axes; bfloat16 in float32."""
+    found = memory_of(pointer, operand)
+    return from_bfloat16(found) if operand.spec.dtype == "bfloat16" else found
+
+
+def put(pointer, operand, values):
+    """Store values, rounded to the operand's type."""
+    memory_of(pointer, operand)[:] = to_bfloat16(values) if operand.spec.dtype == "bfloat16" else values
+
+
+def wide(operands):
+    """Their specs, with float32 for bfloat16."""
+    return [TensorSpec(o.spec.shape, o.spec.dtype.replace("bfloat16", "float32")) for o in operands]
+
+
+def nbytes_of(operand):
+    return math.prod(operand.spec.shape) * (
+        2 if operand.spec.dtype == "bfloat16" else np.dtype(operand.spec.dtype).itemsize
+    )
 
 
 def reference(kind, attrs, inputs, outputs, kernel=0):
@@ -52,7 +76,7 @@ def reference(kind, attrs, inputs, outputs, kernel=0):
 
 def batch_norm(request, inputs, repeat):
     """(y, mean, 1 / √(var + eps)[, mask]), with None for what a repeated run leaves alone."""
-    specs = [o.spec for o in request.outputs[:3]]
+    specs = wide(request.outputs[:3])
     y, mean, var = reference("batch_norm_training", request.attrs, inputs, specs)
     inverse = (1 / np.sqrt(var.astype(np.float64) + request.attrs["eps"])).astype(np.float32)
     statistics = (None, None) if repeat else (mean, inverse)
@@ -68,7 +92,7 @@ def batch_norm_gradients(request, inputs):
         dy = np.where(mask[0] != 0, dy, np.float32(0))
     with np.errstate(all="ignore"):  # zeros, where it is only timed
         var = (1 / inverse.astype(np.float64) ** 2 - request.attrs["eps"]).astype(np.float32)
-    specs = [o.spec for o in request.outputs]
+    specs = wide(request.outputs)
     return reference("batch_norm_backward", request.attrs, (x, dy, weight, mean, var), specs)
 
 
@@ -118,13 +142,13 @@ class CpuLibrary:
             elif request.kind in ("batch_norm_backward", "batch_norm_relu_backward"):
                 made = batch_norm_gradients(request, inputs)
             else:
-                made = reference(request.kind, request.attrs, inputs, [o.spec for o in request.outputs])[:1]
+                made = reference(request.kind, request.attrs, inputs, wide(request.outputs))[:1]
             for values, pointer, operand in zip(made, pointers[count:], request.outputs, strict=False):
                 if values is not None:
-                    logical(pointer, operand)[:] = values
+                    put(pointer, operand, values)
 
         def launch(pointers, workspace):
-            used = [(p, o.spec.nbytes) for p, o in zip(pointers, operands, strict=False)]
+            used = [(p, nbytes_of(o)) for p, o in zip(pointers, operands, strict=False)]
             used.append((workspace, workspace_bytes))
             self._put(stream, lambda: compute(pointers, workspace), request.kind, used)
 
@@ -139,7 +163,8 @@ class CpuLibrary:
             right = at(b, (k, n) if product.transposed[1] else (n, k), np.float32)
             left = left if product.transposed[0] else left.T
             right = right if product.transposed[1] else right.T
-            at(c, (n, m), np.float32)[:] = (left.astype(np.float64) @ right.astype(np.float64)).T
+            with np.errstate(all="ignore"):  # garbage, where it is only timed
+                at(c, (n, m), np.float32)[:] = (left.astype(np.float64) @ right.astype(np.float64)).T
             at(workspace, (self.product_workspace_bytes,), np.uint8)[:] = 0xA5
 
         def launch(pointers, workspace):

@@ -7,22 +7,24 @@ of the libraries and on the device; a plan of cuDNN that adds up in a varying or
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from ....layers.graph import Graph, Op, Signature, Tensor, TensorSpec
+from ....layers.graph import Graph, Op, Signature, Tensor
 from ....layers.kinds import KINDS
 from ....memory.device import Machine
 from ....memory.errors import DataError, DeviceError, unreachable
 from ....memory.region import Region
 from ..backend import Kernel, Launch
 from ..reference import ReferenceBackend
+from .bfloat16 import from_bfloat16, to_bfloat16
 from .library import Launcher, Library
 from .lowering import lower
 from .parts import Part, Placed, Product, is_computed, parts
-from .request import CHANNELS_LAST, Operand, Request
+from .request import CHANNELS_LAST, Request, operand
 
 FIRST_LAST = (0, 2, 3, 1)
 """Axes (N, C, H, W) in the order in which channels-last memory holds them."""
@@ -30,17 +32,19 @@ LAST_FIRST = (0, 3, 1, 2)
 
 
 class CudaBackend:
-    """Computes on a GPU, in float32.
+    """Computes on a GPU, in float32 or with images in bfloat16.
 
     Args:
         library: that runs kernels.
         machine: whose memory they work on.
+        math: "bf16" stores images in 16 bits; all else stores float32.
     """
 
     name = "cuda"
 
-    def __init__(self, library: Library, machine: Machine) -> None:
+    def __init__(self, library: Library, machine: Machine, math: str = "float32") -> None:
         self.machine = machine
+        self._math = math
         self._library = library
         self._plain = ReferenceBackend()
         self._parts: dict[Signature, tuple[Part, ...]] = {}
@@ -49,7 +53,7 @@ class CudaBackend:
 
     def lower(self, graph: Graph) -> Graph:
         """Fuse and give every tensor its layout; raises ConfigError for other types than float32."""
-        return lower(graph)
+        return lower(graph, self._math)
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """The plans of cuDNN, its first choice first, or the one way to compute anything else.
@@ -109,30 +113,34 @@ class CudaBackend:
         if found is None:
             if not is_computed(op.kind):
                 raise DeviceError(f"{op.name} ({op.kind})", "a kind that the backend 'cuda' computes", op.kind)
-            inputs, outputs = (
-                tuple(Operand(graph.tensors[t].spec, graph.tensors[t].layout) for t in ids)
-                for ids in (op.inputs, op.outputs)
-            )
+            inputs, outputs = (tuple(operand(graph.tensors[t]) for t in ids) for ids in (op.inputs, op.outputs))
             found = self._parts[signature] = parts(Request(op.kind, inputs, outputs, op.attrs))
         return found
 
     def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
         """Bring plain values into the layout of `tensor`; raises DataError for another shape or type."""
-        content = self._plain.encode(tensor, values)
-        if tensor.layout != CHANNELS_LAST:
-            return content
-        plain = content.view(tensor.dtype).reshape(tensor.shape)
-        return np.ascontiguousarray(plain.transpose(FIRST_LAST)).reshape(-1).view(np.uint8)
+        plain: npt.NDArray[Any] = self._plain.encode(tensor, values).view(tensor.dtype).reshape(tensor.shape)
+        stored = operand(tensor)
+        if stored.layout == CHANNELS_LAST:
+            plain = plain.transpose(FIRST_LAST)
+        if stored.spec.dtype == "bfloat16":
+            plain = to_bfloat16(plain)
+        return np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
 
     def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
-        """Undo `encode`; raises DataError for another number of bytes."""
-        if tensor.layout != CHANNELS_LAST:
-            return self._plain.decode(tensor, content)
+        """Undo `encode`, but for what it rounded; raises DataError for another number of bytes."""
         if content.shape != (tensor.nbytes,):
             raise DataError(tensor.name, f"{tensor.nbytes} bytes", f"shape {content.shape}")
+        stored = operand(tensor)
+        narrow = stored.spec.dtype == "bfloat16"
+        plain: npt.NDArray[Any]
+        values: npt.NDArray[Any] = from_bfloat16(content.view(np.uint16)) if narrow else content.view(tensor.dtype)
+        if stored.layout != CHANNELS_LAST:
+            plain = values.reshape(tensor.shape).copy()
+            return plain
         n, c, h, w = tensor.shape
-        stored = content.view(tensor.dtype).reshape(TensorSpec((n, h, w, c), tensor.dtype).shape)
-        return np.ascontiguousarray(stored.transpose(LAST_FIRST))
+        plain = np.ascontiguousarray(values.reshape(n, h, w, c).transpose(LAST_FIRST))
+        return plain
 
     def version(self) -> str:
         """Name the libraries, their versions and the device."""

@@ -38,7 +38,8 @@ class GpuLibrary:
 
     Args:
         runtime: CUDA's, which tells the device's name.
-        math: "float32", or "tf32", which lets convolutions and products round their factors to 10 bits of mantissa.
+        math: "float32"; "tf32", which lets convolutions and products round their factors to 10 bits of mantissa; or
+            "bf16", the same with images in 16 bits.
 
     Raises:
         ConfigError: there is no such math.
@@ -75,7 +76,7 @@ class GpuLibrary:
         if stream not in self._cublas_handles:
             made = self._cublas_handles[stream] = cublas.create()
             cublas.setStream(made, stream)
-            cublas.setMathMode(made, TF32_MATH if self._math == "tf32" else cublas.CUBLAS_DEFAULT_MATH)
+            cublas.setMathMode(made, cublas.CUBLAS_DEFAULT_MATH if self._math == "float32" else TF32_MATH)
         handle, set_workspace, nbytes = self._cublas_handles[stream], self._set_workspace, self.product_workspace_bytes
         numbers = np.array([1, 0], np.float32)
         one, zero = numbers.ctypes.data, numbers.ctypes.data + 4
@@ -172,4 +173,4 @@ def cuda_backend(math: str = "float32", graphs: bool = True) -> CudaBackend:
         DeviceError: a package, the driver or the GPU is missing; says which and how to get it.
     """
     machine = CudaMachine(graphs=graphs)
-    return CudaBackend(GpuLibrary(machine.runtime, math), machine)
+    return CudaBackend(GpuLibrary(machine.runtime, math), machine, math)

@@ -1,7 +1,7 @@
 """Layouts on a GPU: whatever has four axes lies channels-last, all else in C order.
 
 So nothing is ever converted but where an image becomes a vector or the other way about: there `flatten` and `reshape`
-move the bytes. Said to each operation that cuDNN computes or that moves bytes is that its outputs must not lie over its
+move the bytes. In 16 bits weights are converted too (`narrowing.py`). Said to each operation that cuDNN computes or that moves bytes is that its outputs must not lie over its
 inputs.
 """
 
@@ -10,18 +10,23 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from ....layers.graph import Graph, Op, Role
+from ....layers.graph import Graph, Op, Role, Tensor
 from ....layers.kinds import APART, overwritten
 from ....memory.errors import ConfigError
 from ..fusion import fuse
 from .graphs import RECIPES
+from .narrowing import narrowed
 from .program import plain_alike
 from .programs import PROGRAMS
-from .request import CHANNELS_LAST, PLAIN
+from .request import CHANNELS_LAST, NARROW_CHANNELS_LAST, PLAIN
 
 
-def lower(graph: Graph) -> Graph:
+def lower(graph: Graph, math: str) -> Graph:
     """Fuse, give every tensor its layout, and say of every operation what may lie over what.
+
+    Args:
+        graph: of a step, in float32.
+        math: "bf16" stores images in 16 bits.
 
     Raises:
         ConfigError: the graph computes in another type than float32.
@@ -31,9 +36,16 @@ def lower(graph: Graph) -> Graph:
             hint = "Take the backend 'reference'."
             raise ConfigError("dtype", "float32 on the backend 'cuda'", tensor.dtype, hint)
     fused = fuse(graph)
-    tensors = tuple(replace(t, layout=CHANNELS_LAST if len(t.shape) == 4 else PLAIN) for t in fused.tensors)
+    fused = narrowed(fused) if math == "bf16" else fused
+    tensors = tuple(replace(t, layout=_layout(t)) for t in fused.tensors)
     eps = {op.outputs[1]: op.attrs["eps"] for op in fused.ops if op.kind in ("batch_norm_training", "batch_norm_relu")}
     return replace(fused, tensors=tensors, ops=tuple(_told(fused, op, eps) for op in fused.ops))
+
+
+def _layout(tensor: Tensor) -> str:
+    if len(tensor.shape) != 4:
+        return tensor.layout
+    return CHANNELS_LAST if tensor.layout == PLAIN else NARROW_CHANNELS_LAST
 
 
 def _told(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
@@ -48,5 +60,6 @@ def _told(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
 
 def _apart(graph: Graph, op: Op) -> bool:
     if op.kind in ("flatten", "reshape"):
-        return not all(plain_alike(graph.tensors[t].shape) for t in (*op.inputs, *op.outputs))
+        operands = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
+        return operands[0].nbytes != operands[1].nbytes or not all(plain_alike(t.shape) for t in operands)
     return op.kind in RECIPES and op.kind not in PROGRAMS
