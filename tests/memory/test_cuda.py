@@ -13,7 +13,7 @@ from bathyal.memory.cuda_runtime import cuda_runtime
 from bathyal.memory.device import Accesses, Work
 from bathyal.memory.errors import BudgetError, DataError, DeviceError, PlanError
 from bathyal.memory.host_tier import HostTier
-from fake_cuda import CUDARuntimeError, FakeCuda
+from fake_cuda import KERNEL_SECONDS, CUDARuntimeError, FakeCuda
 
 KIB = 2**10
 SEEDS = range(12)
@@ -256,7 +256,7 @@ def test_kernels_are_timed_by_events_behind_a_fill_that_keeps_the_gpu_busy():
     with device:
         device.arena.poison(7, 0, 4 * KIB)
         launch = work(runtime, device, lambda: runtime.pass_time(0.25)).run
-        assert device.seconds(launch) == pytest.approx(0.25)
+        assert device.seconds(launch) == pytest.approx(0.25 + KERNEL_SECONDS)
         assert runtime.calls["memsetAsync"] == 2
 
 

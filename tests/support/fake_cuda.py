@@ -12,6 +12,9 @@ from collections import Counter
 
 import numpy as np
 
+KERNEL_SECONDS = 1e-3
+"""On the clock of this GPU, whatever a kernel does."""
+
 
 class CUDARuntimeError(Exception):
     """What CUDA says no with."""
@@ -125,6 +128,7 @@ class FakeCuda:
         """Put work into a stream, as launching a kernel does."""
         if name:
             self.launched.append(name)
+            run = self._lasting(run)
         capture = self._capture
         if capture is not None and stream in capture["streams"]:
             node = _Node(run, capture["streams"][stream])
@@ -135,6 +139,13 @@ class FakeCuda:
         self._pending.append(node)
         self._streams[stream] = [node]
         return node
+
+    def _lasting(self, kernel):
+        def run():
+            self._clock += KERNEL_SECONDS
+            kernel()
+
+        return run
 
     def eventCreateWithFlags(self, flags):
         event = self._new()
