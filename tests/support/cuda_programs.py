@@ -3,11 +3,12 @@
 Operands lie at multiples of 64 bytes with guard bytes right behind each; all but the inputs is NaN before. An operation
 runs with the whole grid and, as one block goes through all, with the least; each from the first thread to the last and
 from the last to the first. The bits of all four must be the same, the guards and all inputs that it does not overwrite
-as before.
+as before. Tensors in bfloat16 are arrays of uint16, a type that no other tensor has.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,16 @@ def operand(spec: TensorSpec, layout: str | None = None) -> Operand:
 
 
 def spec(array: Array) -> TensorSpec:
-    return TensorSpec(array.shape, str(array.dtype))
+    return TensorSpec(array.shape, "bfloat16" if array.dtype == np.uint16 else str(array.dtype))
+
+
+def numpy_type(spec: TensorSpec) -> np.dtype[Any]:
+    """What an array of such a tensor's elements has."""
+    return np.dtype(np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+
+
+def nbytes(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * numpy_type(spec).itemsize
 
 
 def stored(values: Array, layout: str) -> Array:
@@ -130,16 +140,16 @@ def _once(
     way: tuple[bool, bool],
 ) -> tuple[Array, Result]:
     operands = (*request.inputs, *request.outputs)
-    sizes = [o.spec.nbytes for o in operands] + [program.workspace_bytes]
+    sizes = [nbytes(o.spec) for o in operands] + [program.workspace_bytes]
     addresses: list[int] = []
     guards = [(0, GUARD_BYTES)]
     end = GUARD_BYTES
-    for position, nbytes in enumerate(sizes):
+    for position, size in enumerate(sizes):
         if alias is not None and position == len(inputs) + alias[0]:
             addresses.append(addresses[alias[1]])
             continue
         addresses.append(end)
-        last = end + nbytes
+        last = end + size
         end = -(-last // 64) * 64 + GUARD_BYTES
         guards.append((last, end))
     room = np.full(end + 64, POISON, np.uint8)
@@ -152,7 +162,10 @@ def _once(
     kernels.run(program, memory, addresses, falling=falling, whole_grid=whole)
     for first, last in guards:
         assert (memory[first:last] == POISON).all(), f"{request.kind} wrote outside its operands, near {first}"
-    left = [memory[a : a + o.spec.nbytes].view(o.spec.dtype).copy() for o, a in zip(operands, addresses, strict=False)]
+    left = [
+        memory[a : a + size].view(numpy_type(o.spec)).copy()
+        for o, a, size in zip(operands, addresses, sizes, strict=False)
+    ]
     for position, (flat, found) in enumerate(zip(flats, left, strict=False)):
         if position not in updates and (alias is None or alias[1] != position):
             assert flat.tobytes() == found.tobytes(), f"{request.kind} wrote its input {position}"

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from .program import MOST_BLOCKS, KernelCall, Pointer, Program, blocked, pointers
+from ....memory.errors import DeviceError
+from .program import (
+    ELEMENT_TYPES,
+    FLOAT32,
+    MOST_BLOCKS,
+    ElementType,
+    KernelCall,
+    Pointer,
+    Program,
+    between,
+    blocked,
+    pointers,
+)
 
 LANES = 32
 """Channels that a block takes."""
@@ -12,21 +24,26 @@ LEAST_ROWS = 64
 """Rows of a split, where there are as many: 8 for each line of a block."""
 
 
-def channel_means(groups: int, rows: int, channels: int, divisor: int | None = None) -> Program:
+def channel_means(
+    groups: int, rows: int, channels: int, source: ElementType, target: ElementType, divisor: int | None = None
+) -> Program:
     """The sums of each group of rows, divided by the rows of a group or by `divisor`.
 
-    Operands: x (groups, rows, channels), y (groups, channels); float32, plain C order of these axes.
+    Operands: x (groups, rows, channels) of type `source`, y (groups, channels) of type `target`, which is float32 or
+    that of x; plain C order of these axes.
     """
     tiles = groups * -(-channels // LANES)
     # Half of the most blocks is one full round of all multiprocessors.
     splits = max(1, min(MOST_BLOCKS // 2 // tiles, -(-rows // LEAST_ROWS)))
     by = rows if divisor is None else divisor
     if splits == 1:
-        return Program((_sums("channel_means", tiles, pointers(0, 1), groups, rows, channels, 1, by),))
+        function = "channel_means" + between(source, target)
+        return Program((_sums(function, tiles, pointers(0, 1), groups, rows, channels, 1, by),))
+    sums, totals = "channel_sums" + source.suffix, "channel_totals" + target.suffix
     return Program(
         (
-            _sums("channel_sums", tiles * splits, pointers(0, 2), groups, rows, channels, splits, 1),
-            _sums("channel_totals", tiles, pointers(2, 1), groups, splits, channels, 1, by),
+            _sums(sums, tiles * splits, pointers(0, 2), groups, rows, channels, splits, 1),
+            _sums(totals, tiles, pointers(2, 1), groups, splits, channels, 1, by),
         ),
         groups * splits * channels * 8,
     )
@@ -37,11 +54,20 @@ def _sums(function: str, pieces: int, operands: tuple[Pointer, ...], *sizes: int
     return blocked(function, pieces, operands, *(np.int64(c) for c in counts), np.float64(divisor))
 
 
-def bias_gradient(shape: tuple[int, ...]) -> Program:
+def bias_gradient(shape: tuple[int, ...], dtype: str = FLOAT32.name) -> Program:
     """The gradient of a bias: the sum of dy over all axes but the channels'.
 
-    Operands: dy, channels-last (N, C, H, W) or plain (N, F), of logical shape `shape`; db (C,) or (F,).
+    Operands: dy, channels-last (N, C, H, W) or plain (N, F), of logical shape `shape`; db (C,) or (F,) in float32.
+
+    Args:
+        shape: of dy.
+        dtype: of dy, "float32" or "bfloat16".
+
+    Raises:
+        DeviceError: dy is of another type.
     """
+    if dtype not in ELEMENT_TYPES:
+        raise DeviceError("gradient of a bias on CUDA", " or ".join(ELEMENT_TYPES), dtype)
     images, channels, *image = shape
     rows = images * int(np.prod(image, dtype=np.int64))
-    return channel_means(1, rows, channels, divisor=1)
+    return channel_means(1, rows, channels, ELEMENT_TYPES[dtype], FLOAT32, divisor=1)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .program import Program, each, elements, plain_alike, pointers, require, require_float, same_order
+from .program import Program, each, element_type, elements, plain_alike, pointers, require, same_order
 from .request import PLAIN, Request
 
 BLOCK = 8
@@ -16,18 +16,18 @@ BLOCK = 8
 
 def _dropout(request: Request) -> Program:
     (x, _), (y,) = request.inputs, request.outputs
-    require_float(request, x, y)
+    suffix = element_type(request, x, y).suffix
     require(same_order(x, y), request, "tensors of one shape and layout")
     p, count, shape = request.attrs["p"], elements(x), x.spec.shape
     drawn = np.int64(request.attrs["stream"]), np.float32(p), np.float32(1.0 / (1.0 - p))
     if x.layout == PLAIN or plain_alike(shape):
-        call = each("dropout_plain", -(-count // BLOCK), pointers(0, 1, 2), np.int64(count), *drawn)
+        call = each("dropout_plain" + suffix, -(-count // BLOCK), pointers(0, 1, 2), np.int64(count), *drawn)
     else:
         planes, pixels = shape[0] * shape[1], shape[2] * shape[3]
         # A plane that begins at the last number of a block touches the most.
         runs = (pixels - 1 + BLOCK - 1) // BLOCK + 1
         sizes = (np.int64(planes), np.int64(shape[1]), np.int64(pixels), np.int64(runs))
-        call = each("dropout_channels_last", planes * runs, pointers(0, 1, 2), *sizes, *drawn)
+        call = each("dropout_channels_last" + suffix, planes * runs, pointers(0, 1, 2), *sizes, *drawn)
     return Program((call,))
 
 

@@ -7,16 +7,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .program import Program, each, elements, flat, packed, pointers, require, require_float, same_order
+from .program import FLOAT32, Program, each, element_type, elements, flat, packed, pointers, require, same_order
 from .request import Request
 
 
 def _elementwise(function: str) -> Callable[[Request], Program]:
     def program(request: Request) -> Program:
         operands = (*request.inputs, *request.outputs)
-        require_float(request, *operands)
+        element = element_type(request, *operands)
         require(all(same_order(operands[0], o) for o in operands), request, "tensors of one shape and layout")
-        return Program((flat(function, elements(operands[0]), pointers(*range(len(operands)))),))
+        return Program((flat(function, element, elements(operands[0]), pointers(*range(len(operands)))),))
 
     return program
 
@@ -26,7 +26,7 @@ def bias_add(rows: int, features: int) -> Program:
 
     Operands: y (rows, features), bias (features,).
     """
-    function, pack = packed("bias_add", features)
+    function, pack = packed("bias_add", FLOAT32, features)
     count = rows * features
     return Program((each(function, count // pack, pointers(0, 1), np.int64(count), np.int64(features)),))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....layers.loss import TOP
 from ....layers.modes import LOSS_SCALE
-from .program import Pointer, Program, blocked, pointers, require, require_float
+from .program import Pointer, Program, blocked, pointers, require, require_float32
 from .request import Request
 
 _WORD = 8
@@ -18,7 +18,7 @@ _WORD = 8
 
 def _forward(request: Request) -> Program:
     logits, labels = request.inputs
-    require_float(request, logits, request.outputs[0])
+    require_float32(request, logits, request.outputs[0])
     require(labels.spec.dtype == request.outputs[1].spec.dtype == "int64", request, "int64 labels and counts")
     rows, classes = logits.spec.shape
     losses, ranks = Pointer(4), Pointer(4, rows * _WORD)
@@ -34,7 +34,7 @@ def _forward(request: Request) -> Program:
 
 def _backward(request: Request) -> Program:
     logits, labels, scalars = request.inputs
-    require_float(request, logits, request.outputs[0])
+    require_float32(request, logits, request.outputs[0])
     require(labels.spec.dtype == "int64" and scalars.spec.dtype == "float64", request, "int64 labels, float64 scalars")
     rows, classes = logits.spec.shape
     operands = pointers(0, 1, Pointer(2, LOSS_SCALE * _WORD), 3)

@@ -2,6 +2,7 @@
 
 A change of shape between images and rows, (N, C, H, W) and (N, C·H·W), is a change of layout too, because rows are in
 plain C order; it moves nothing but whole tensors where both are the same bytes, and may run in place there alone.
+Where the element type changes too, the same kernels round or widen on the way, and nothing may run in place.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from .program import (
     KernelCall,
     Pointer,
     Program,
+    between,
     blocked,
     channels_last,
     each,
+    element_type,
     elements,
-    flat,
     packed,
     plain_alike,
     pointers,
     require,
-    require_float,
 )
 from .request import CHANNELS_LAST, Operand, Request
 
@@ -33,7 +34,6 @@ TILE = 32
 """Rows and columns of the tile that is transposed at a time."""
 FEW = 8
 """Rows or columns up to which a thread takes a whole column or row."""
-_ITEMSIZE = 4
 
 
 def _rows_and_width(shape: tuple[int, ...], last: bool) -> tuple[int, int]:
@@ -44,7 +44,7 @@ def _rows_and_width(shape: tuple[int, ...], last: bool) -> tuple[int, int]:
 def _columns(request: Request, whole: Operand, parts: tuple[Operand, ...], whole_at: int, first: int) -> Program:
     """Copies between the whole tensor, operand `whole_at`, and its parts, operands from `first` on."""
     operands = (whole, *parts)
-    require_float(request, *operands)
+    element = element_type(request, *operands)
     last = all(channels_last(o) for o in operands)
     require(last or all(_images(o) is None for o in operands), request, "tensors of one layout")
     rows, total = _rows_and_width(whole.spec.shape, last)
@@ -52,8 +52,8 @@ def _columns(request: Request, whole: Operand, parts: tuple[Operand, ...], whole
     begin = 0
     for position, part in enumerate(parts, first):
         _, width = _rows_and_width(part.spec.shape, last)
-        function, pack = packed("copy_columns", total, begin, width)
-        within, alone = (Pointer(whole_at, begin * _ITEMSIZE), total), (Pointer(position), width)
+        function, pack = packed("copy_columns", element, total, begin, width)
+        within, alone = (Pointer(whole_at, begin * element.nbytes), total), (Pointer(position), width)
         (source, stride), (target, step) = (within, alone) if whole_at == 0 else (alone, within)
         sizes = (np.int64(rows), np.int64(width), np.int64(stride), np.int64(step))
         calls.append(each(function, rows * width // pack, pointers(source, target), *sizes))
@@ -69,8 +69,8 @@ def _split(request: Request) -> Program:
     return _columns(request, request.inputs[0], request.outputs, 0, 1)
 
 
-def moves_nothing(source: Operand, target: Operand) -> bool:
-    """Whether a flatten, reshape or convert is a copy of the same bytes, which may run in place."""
+def _one_order(source: Operand, target: Operand) -> bool:
+    """Whether the elements of a flatten, reshape or convert lie in the same order before and after."""
     return (_images(source) is None and _images(target) is None) or _images(source) == _images(target)
 
 
@@ -80,26 +80,30 @@ def _images(operand: Operand) -> tuple[int, ...] | None:
     return shape if operand.layout == CHANNELS_LAST and not plain_alike(shape) else None
 
 
-def _transpose(images: int, rows: int, columns: int) -> KernelCall:
+def _transpose(suffix: str, images: int, rows: int, columns: int) -> KernelCall:
     """The launch that makes (images, columns, rows) of (images, rows, columns)."""
     sizes = (np.int64(images), np.int64(rows), np.int64(columns))
     if rows <= FEW:
-        return each("transpose_few_rows", images * columns, pointers(0, 1), *sizes)
+        return each("transpose_few_rows" + suffix, images * columns, pointers(0, 1), *sizes)
     if columns <= FEW:
-        return each("transpose_few_columns", images * rows, pointers(0, 1), *sizes)
-    return blocked("transpose", images * -(-rows // TILE) * -(-columns // TILE), pointers(0, 1), *sizes)
+        return each("transpose_few_columns" + suffix, images * rows, pointers(0, 1), *sizes)
+    tiles = images * -(-rows // TILE) * -(-columns // TILE)
+    return blocked("transpose" + suffix, tiles, pointers(0, 1), *sizes)
 
 
 def _change(request: Request) -> Program:
     (x,), (y,) = request.inputs, request.outputs
-    require_float(request, x, y)
-    if moves_nothing(x, y):
-        return Program((flat("copy_flat", elements(x), pointers(0, 1)),))
+    source, target = element_type(request, x), element_type(request, y)
+    suffix = between(source, target)
+    if _one_order(x, y):
+        pack = max(source.packs[0], target.packs[0])
+        count = elements(x)
+        return Program((each("copy_flat" + suffix, -(-count // pack), pointers(0, 1), np.int64(count)),))
     require(_images(x) is None or _images(y) is None, request, "one shape, where both are channels-last")
     images, channels, height, width = _images(x) or y.spec.shape
     pixels = height * width
     rows, columns = (pixels, channels) if _images(x) else (channels, pixels)
-    return Program((_transpose(images, rows, columns),))
+    return Program((_transpose(suffix, images, rows, columns),))
 
 
 MOVEMENT: Mapping[str, Callable[[Request], Program]] = MappingProxyType(

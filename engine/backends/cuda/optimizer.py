@@ -8,13 +8,13 @@ from types import MappingProxyType
 import numpy as np
 
 from ....layers.modes import LEARNING_RATE
-from .program import Pointer, Program, elements, flat, pointers, require, require_float, same_order
+from .program import FLOAT32, Pointer, Program, elements, flat, pointers, require, require_float32, same_order
 from .request import Request
 
 
 def _sgd(request: Request) -> Program:
     *tensors, scalars = request.inputs
-    require_float(request, *tensors)
+    require_float32(request, *tensors)
     require(scalars.spec.dtype == "float64", request, "float64 scalars")
     require(all(same_order(tensors[0], t) for t in tensors), request, "tensors of one shape and layout")
     attrs, count = request.attrs, elements(tensors[0])
@@ -22,9 +22,9 @@ def _sgd(request: Request) -> Program:
     operands = pointers(*range(len(tensors)), rate)
     decay = np.float32(attrs["weight_decay"])
     if len(tensors) == 2:
-        return Program((flat("sgd", count, operands, decay),))
+        return Program((flat("sgd", FLOAT32, count, operands, decay),))
     rest = (np.float32(attrs["momentum"]), np.int32(attrs["nesterov"]))
-    return Program((flat("sgd_momentum", count, operands, decay, *rest),))
+    return Program((flat("sgd_momentum", FLOAT32, count, operands, decay, *rest),))
 
 
 OPTIMIZER: Mapping[str, Callable[[Request], Program]] = MappingProxyType({"sgd_update": _sgd})

@@ -14,10 +14,10 @@ from .program import (
     channels_last,
     each,
     elements,
+    image_type,
     packed,
     pointers,
     require,
-    require_images,
 )
 from .request import Operand, Request
 
@@ -30,8 +30,7 @@ def _window(request: Request, image: Operand, pooled: Operand) -> tuple[Scalar, 
 
 def _pool(request: Request, function: str, image: Operand, pooled: Operand, *more: Scalar) -> Program:
     """A launch with one item per pack of channels of the output."""
-    require_images(request, image, pooled)
-    name, pack = packed(function, image.spec.shape[1])
+    name, pack = packed(function, image_type(request, image, pooled), image.spec.shape[1])
     items = elements(request.outputs[0]) // pack
     operands = pointers(*range(len(request.inputs) + len(request.outputs)))
     return Program((each(name, items, operands, np.int64(items), *_window(request, image, pooled), *more),))
@@ -65,16 +64,16 @@ def _average_backward(request: Request) -> Program:
 
 def _global(request: Request) -> Program:
     (x,), (y,) = request.inputs, request.outputs
-    require_images(request, x, y)
+    element = image_type(request, x, y)
     images, channels, height, width = x.spec.shape
-    return channel_means(images, height * width, channels)
+    return channel_means(images, height * width, channels, element, element)
 
 
 def _global_backward(request: Request) -> Program:
     (dy,), (dx,) = request.inputs, request.outputs
-    require_images(request, dy, dx)
+    element = image_type(request, dy, dx)
     _, channels, height, width = dx.spec.shape
-    name, pack = packed("global_avg_pool_backward", channels)
+    name, pack = packed("global_avg_pool_backward", element, channels)
     sizes = (np.int64(elements(dx)), np.int64(height * width), np.int64(channels))
     return Program((each(name, elements(dx) // pack, pointers(0, 1), *sizes),))
 

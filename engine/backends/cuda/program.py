@@ -7,7 +7,9 @@ pointers first, then their scalars.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -20,8 +22,28 @@ THREADS = 256
 """Threads of every block; the cooperative kernels count on it."""
 MOST_BLOCKS = 132 * 16
 """Blocks of the largest launch: two full rounds on 132 multiprocessors of 2,048 threads; kernels stride over the rest."""
-PACK = 4
-"""Elements that a kernel moves at once where the channels allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """A type of the elements that kernels compute with; all arithmetic is in float32, with one rounding at the end.
+
+    Attributes:
+        name: as in a `TensorSpec`.
+        suffix: what the names of its kernels end with.
+        nbytes: of an element as it is stored.
+        packs: how many elements there are kernels to move at once; as many as have 16 bytes first.
+    """
+
+    name: str
+    suffix: str
+    nbytes: int
+    packs: tuple[int, ...]
+
+
+FLOAT32 = ElementType("float32", "", 4, (4, 1))
+BFLOAT16 = ElementType("bfloat16", "_bf16", 2, (8, 4, 1))
+ELEMENT_TYPES: Mapping[str, ElementType] = MappingProxyType({t.name: t for t in (FLOAT32, BFLOAT16)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +106,11 @@ def blocked(function: str, pieces: int, operands: tuple[Pointer, ...], *scalars:
     return KernelCall(function, max(1, min(MOST_BLOCKS, pieces)), THREADS, operands, scalars)
 
 
-def flat(function: str, count: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
-    """A launch over `count` elements, four at a time; the count is the first scalar."""
-    return each(function, -(-count // PACK), operands, np.int64(count), *scalars)
+def flat(
+    function: str, element: ElementType, count: int, operands: tuple[Pointer, ...], *scalars: Scalar
+) -> KernelCall:
+    """A launch over `count` elements of a type, 16 bytes at a time; the count is the first scalar."""
+    return each(function + element.suffix, -(-count // element.packs[0]), operands, np.int64(count), *scalars)
 
 
 def elements(operand: Operand) -> int:
@@ -94,10 +118,17 @@ def elements(operand: Operand) -> int:
     return math.prod(operand.spec.shape)
 
 
-def packed(function: str, *widths: int) -> tuple[str, int]:
+def packed(function: str, element: ElementType, *widths: int) -> tuple[str, int]:
     """The kernel's name and the elements that it moves at once, given the lengths that must be multiples of them."""
-    pack = PACK if all(width % PACK == 0 for width in widths) else 1
-    return f"{function}_{pack}", pack
+    pack = next(p for p in element.packs if all(width % p == 0 for width in widths))
+    return f"{function}{element.suffix}_{pack}", pack
+
+
+def between(source: ElementType, target: ElementType) -> str:
+    """What the names of kernels end with that read one type and write another, or read and write the same."""
+    if source == target:
+        return source.suffix
+    return f"_to{target.suffix}" if source == FLOAT32 else f"_from{source.suffix}"
 
 
 def require(condition: bool, request: Request, expected: str) -> None:
@@ -111,15 +142,31 @@ def require(condition: bool, request: Request, expected: str) -> None:
         raise DeviceError(f"{request.kind} on CUDA", expected, found)
 
 
-def require_float(request: Request, *operands: Operand) -> None:
+def require_float32(request: Request, *operands: Operand) -> None:
     """Check that the operands are float32; raises DeviceError."""
-    require(all(o.spec.dtype == "float32" for o in operands), request, "float32 tensors")
+    require(all(o.spec.dtype == FLOAT32.name for o in operands), request, "float32 tensors")
 
 
-def require_images(request: Request, *operands: Operand) -> None:
-    """Check that the operands are float32 images whose channels lie next to each other; raises DeviceError."""
-    require_float(request, *operands)
+def element_type(request: Request, operand: Operand, *others: Operand) -> ElementType:
+    """The type of an operand's elements, float32 or bfloat16.
+
+    Raises:
+        DeviceError: it is another one, or that of one of `others` differs.
+    """
+    require(operand.spec.dtype in ELEMENT_TYPES, request, f"{' or '.join(ELEMENT_TYPES)} tensors")
+    require(all(o.spec.dtype == operand.spec.dtype for o in others), request, "tensors of one element type")
+    return ELEMENT_TYPES[operand.spec.dtype]
+
+
+def image_type(request: Request, *operands: Operand) -> ElementType:
+    """The type, float32 or bfloat16, of the elements of images whose channels lie next to each other.
+
+    Raises:
+        DeviceError: it is another one, not the same for all, or an image is not channels-last.
+    """
+    element = element_type(request, *operands)
     require(all(channels_last(o) for o in operands), request, "channels-last images")
+    return element
 
 
 def channels_last(operand: Operand) -> bool:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .program import THREADS, Program, Scalar, blocked, each, elements, pointers, require, require_images
+from .program import THREADS, Program, Scalar, blocked, each, elements, image_type, pointers, require
 from .request import Request
 
 MOST_NEIGHBOURS = 1024
@@ -29,17 +29,17 @@ def _scalars(request: Request) -> tuple[Scalar, ...]:
 
 def _forward(request: Request) -> Program:
     (x,), (y,) = request.inputs, request.outputs
-    require_images(request, x, y)
-    return Program((each("lrn", elements(x), pointers(0, 1), *_scalars(request)),))
+    function = "lrn" + image_type(request, x, y).suffix
+    return Program((each(function, elements(x), pointers(0, 1), *_scalars(request)),))
 
 
 def _backward(request: Request) -> Program:
     (x, dy), (dx,), attrs = request.inputs, request.outputs, request.attrs
-    require_images(request, x, dy, dx)
+    function = "lrn_backward" + image_type(request, x, dy, dx).suffix
     require(sum(_window(request)) <= MOST_NEIGHBOURS, request, f"a window of at most {MOST_NEIGHBOURS + 1} channels")
     slope = np.float32(2.0 * attrs["alpha"] * attrs["beta"] / attrs["size"])
     pieces = -(-elements(x) // THREADS)
-    return Program((blocked("lrn_backward", pieces, pointers(0, 1, 2), *_scalars(request), slope),))
+    return Program((blocked(function, pieces, pointers(0, 1, 2), *_scalars(request), slope),))
 
 
 RESPONSE_NORM: Mapping[str, Callable[[Request], Program]] = MappingProxyType(

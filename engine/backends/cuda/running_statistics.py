@@ -11,12 +11,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .program import Program, each, elements, packed, pointers, require_float, require_images
+from .program import Program, each, elements, image_type, packed, pointers, require_float32
 from .request import Request
 
 
 def _update(request: Request) -> Program:
-    require_float(request, *request.inputs)
+    require_float32(request, *request.inputs)
     attrs = request.attrs
     channels, momentum, count = elements(request.inputs[0]), attrs["momentum"], attrs["count"]
     shares = (1.0 - momentum, momentum, momentum * count / (count - 1))
@@ -27,10 +27,10 @@ def _update(request: Request) -> Program:
 def _inference(function: str) -> Callable[[Request], Program]:
     def program(request: Request) -> Program:
         x, weight, bias, mean, var = request.inputs
-        require_images(request, x, *request.outputs)
-        require_float(request, weight, bias, mean, var)
+        element = image_type(request, x, *request.outputs)
+        require_float32(request, weight, bias, mean, var)
         channels, count = x.spec.shape[1], elements(x)
-        name, pack = packed(function, channels)
+        name, pack = packed(function, element, channels)
         scale = 6
         sizes = (np.int64(count), np.int64(channels))
         return Program(

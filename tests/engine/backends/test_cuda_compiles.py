@@ -94,11 +94,16 @@ def bodies(nvrtc):
 
 def test_packs_are_moved_by_one_instruction(bodies):
     flat = ("add", "copy_flat", "dropout_plain", "sgd", "sgd_momentum", "sigmoid", "tanh_forward")
-    packed = [name for name in bodies if name.endswith("_4") or name in flat]
-    assert len(packed) >= 18
-    for name in packed:
-        assert re.search(r"ld\.global(\.nc)?\.v4\.f32", bodies[name]), name
-        assert "st.global.v4.f32" in bodies[name], name
+    packed = {name: (32, int(name[-1])) for name in bodies if name.endswith("_4") and "bf16" not in name}
+    packed |= {name: (16, int(name[-1])) for name in bodies if name.endswith(("_bf16_4", "_bf16_8"))}
+    packed |= dict.fromkeys(flat, (32, 4))
+    packed |= {f"{name}_bf16": (16, 8) for name in flat if "sgd" not in name}
+    packed |= {"copy_flat_to_bf16": (16, 8), "copy_flat_from_bf16": (16, 8)}
+    assert len(packed) >= 45
+    for name, (bits, pack) in packed.items():
+        for direction in ("ld", "st"):
+            vectors = re.findall(rf"{direction}\.global(?:\.nc)?\.v(\d)\.[a-z](\d+)", bodies[name])
+            assert bits * pack in {int(lanes) * int(width) for lanes, width in vectors}, f"{name}: {vectors}"
 
 
 def test_no_sum_that_must_be_rounded_as_on_the_cpu_is_contracted(bodies):

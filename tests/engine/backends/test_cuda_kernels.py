@@ -269,7 +269,7 @@ def test_what_the_kernels_do_not_take_is_refused():
     attrs = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "ceil_mode": False}
     with pytest.raises(DeviceError, match="channels-last images"):
         PROGRAMS["max_pool"](request_for("max_pool", [x], attrs, layouts=[PLAIN, CHANNELS_LAST, CHANNELS_LAST]))
-    with pytest.raises(DeviceError, match="float32 tensors"):
+    with pytest.raises(DeviceError, match="float32 or bfloat16 tensors"):
         PROGRAMS["add"](request_for("add", [x.astype(np.float64)] * 2))
     with pytest.raises(DeviceError, match="one shape and layout"):
         PROGRAMS["add"](request_for("add", [x, x], layouts=[PLAIN, CHANNELS_LAST, PLAIN]))

@@ -239,3 +239,9 @@ inline float __int_as_float(int bits) {
     memcpy(&made, &bits, sizeof made);
     return made;
 }
+inline float __uint_as_float(unsigned bits) { return __int_as_float((int)bits); }
+inline unsigned __float_as_uint(float value) {
+    unsigned made;
+    memcpy(&made, &value, sizeof made);
+    return made;
+}

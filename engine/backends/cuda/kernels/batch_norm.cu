@@ -42,12 +42,13 @@ __device__ inline void normalize(const T* x, const float* mean, const float* sca
     }
 }
 
-#define NORMALIZE(name, N, RELU)                                                                                  \
-    KERNEL name(const float* x, const float* mean, const float* scale, const float* bias, float* y, int64 count,  \
-                int64 channels) {                                                                                 \
-        normalize<N, RELU>(x, mean, scale, bias, y, count, channels);                                             \
+#define NORMALIZE(suffix, N, T)                                                                                  \
+    KERNEL batch_norm##suffix(const T* x, const float* mean, const float* scale, const float* bias, T* y,        \
+                              int64 count, int64 channels) {                                                     \
+        normalize<N, false>(x, mean, scale, bias, y, count, channels);                                           \
+    }                                                                                                            \
+    KERNEL batch_norm_relu##suffix(const T* x, const float* mean, const float* scale, const float* bias, T* y,   \
+                                   int64 count, int64 channels) {                                                \
+        normalize<N, true>(x, mean, scale, bias, y, count, channels);                                            \
     }
-NORMALIZE(batch_norm_4, 4, false)
-NORMALIZE(batch_norm_1, 1, false)
-NORMALIZE(batch_norm_relu_4, 4, true)
-NORMALIZE(batch_norm_relu_1, 1, true)
+FOR_EACH_PACK(NORMALIZE)

@@ -5,8 +5,10 @@
 // channels of one split, in 8 lines of rows. The cut is an argument: the sums do not depend on the number of blocks.
 #include "prelude.cuh"
 
-__device__ inline double widened(float x) { return (double)x; }
-__device__ inline double widened(double x) { return x; }
+template <typename T> __device__ inline double widened(T x) { return (double)to_float(x); }
+template <> __device__ inline double widened<double>(double x) { return x; }
+template <typename T> __device__ inline T narrowed(double x) { return from_float<T>((float)x); }
+template <> __device__ inline double narrowed<double>(double x) { return x; }
 
 // y[group, split, channel] = Σ x[group, rows of the split, channel] / divisor. 256 threads.
 template <typename T, typename Y>
@@ -28,18 +30,22 @@ __device__ inline void sum_splits(const T* __restrict__ x, Y* __restrict__ y, in
         __syncthreads();
         if (line == 0 && channel < channels) {
             for (int other = 1; other < 8; ++other) sum += shared[other][lane];
-            y[part * channels + channel] = (Y)(sum / divisor);
+            y[part * channels + channel] = narrowed<Y>(sum / divisor);
         }
         __syncthreads();
     }
 }
 
 #define SUMS(name, T, Y)                                                                                            \
-    COOPERATIVE_KERNEL name(const T* x, Y* y, int64 groups, int64 rows, int64 channels, int64 splits,               \
-                            double divisor) {                                                                       \
+    COOPERATIVE_KERNEL name(const T* __restrict__ x, Y* __restrict__ y, int64 groups, int64 rows, int64 channels,   \
+                            int64 splits, double divisor) {                                                         \
         __shared__ double shared[8][32];                                                                            \
         sum_splits(x, y, groups, rows, channels, splits, divisor, shared);                                          \
     }
 SUMS(channel_means, float, float)
+SUMS(channel_means_bf16, bf16, bf16)
+SUMS(channel_means_from_bf16, bf16, float)
 SUMS(channel_sums, float, double)
+SUMS(channel_sums_bf16, bf16, double)
 SUMS(channel_totals, double, float)
+SUMS(channel_totals_bf16, double, bf16)

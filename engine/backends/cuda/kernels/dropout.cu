@@ -34,25 +34,27 @@ __device__ inline Block philox(uint64 key0, uint64 key1, uint64 number, uint64 s
     return made;
 }
 
-__device__ inline float kept(float x, float uniform, float threshold, float scale) {
-    return uniform < threshold ? 0.0f : __fmul_rn(x, scale);
+template <typename T> __device__ inline T kept(T x, float uniform, float threshold, float scale) {
+    return from_float<T>(uniform < threshold ? 0.0f : __fmul_rn(to_float(x), scale));
 }
 
 // Elements in plain C order: a thread takes a block of eight.
-KERNEL dropout_plain(const float* x, const int64* key, float* y, int64 count, int64 stream, float threshold,
-                     float scale) {
+template <typename T>
+__device__ inline void drop_plain(const T* x, const int64* key, T* y, int64 count, int64 stream, float threshold,
+                                  float scale) {
+    constexpr int N = sizeof(T) == 2 ? 8 : 4;
     const uint64 seed = (uint64)key[0], step = (uint64)key[1];
     for (int64 number = first_item(); number < (count + 7) / 8; number += item_step()) {
         const Block block = philox(seed, step, (uint64)number, (uint64)stream);
         const int64 first = 8 * number;
         if (first + 8 <= count) {
 #pragma unroll
-            for (int half = 0; half < 8; half += 4) {
-                Pack<float, 4> values = load<4>(x + first + half);
+            for (int part = 0; part < 8; part += N) {
+                Pack<T, N> values = load<N>(x + first + part);
 #pragma unroll
-                for (int k = 0; k < 4; ++k)
-                    values.at[k] = kept(values.at[k], block.uniform(half + k), threshold, scale);
-                store(y + first + half, values);
+                for (int k = 0; k < N; ++k)
+                    values.at[k] = kept(values.at[k], block.uniform(part + k), threshold, scale);
+                store(y + first + part, values);
             }
         } else {
 #pragma unroll
@@ -65,8 +67,9 @@ KERNEL dropout_plain(const float* x, const int64* key, float* y, int64 count, in
 // Elements that lie channels-last. A thread takes the part of a block that lies in one plane (image, channel), and its
 // neighbours take the same part of the neighbouring channels, which lie beside it. A block that reaches into two planes
 // is drawn for both. `runs` is the largest number of blocks that a plane touches.
-KERNEL dropout_channels_last(const float* x, const int64* key, float* y, int64 planes, int64 channels, int64 pixels,
-                             int64 runs, int64 stream, float threshold, float scale) {
+template <typename T>
+__device__ inline void drop_channels_last(const T* x, const int64* key, T* y, int64 planes, int64 channels,
+                                          int64 pixels, int64 runs, int64 stream, float threshold, float scale) {
     const uint64 seed = (uint64)key[0], step = (uint64)key[1];
     for (int64 item = first_item(); item < planes * runs; item += item_step()) {
         const int64 channel = item % channels, rest = item / channels;
@@ -84,3 +87,14 @@ KERNEL dropout_channels_last(const float* x, const int64* key, float* y, int64 p
         }
     }
 }
+
+#define DROPOUT(suffix, T)                                                                                       \
+    KERNEL dropout_plain##suffix(const T* x, const int64* key, T* y, int64 count, int64 stream, float threshold, \
+                                 float scale) {                                                                  \
+        drop_plain(x, key, y, count, stream, threshold, scale);                                                  \
+    }                                                                                                            \
+    KERNEL dropout_channels_last##suffix(const T* x, const int64* key, T* y, int64 planes, int64 channels,       \
+                                         int64 pixels, int64 runs, int64 stream, float threshold, float scale) { \
+        drop_channels_last(x, key, y, planes, channels, pixels, runs, stream, threshold, scale);                 \
+    }
+FOR_EACH_TYPE(DROPOUT)

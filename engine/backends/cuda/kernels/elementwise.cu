@@ -34,21 +34,21 @@ struct AddRelu {
     __device__ float operator()(float a, float b) const { return positive_part(__fadd_rn(a, b)); }
 };
 
-KERNEL relu(const float* x, float* y, int64 count) { map_flat(count, Relu(), y, x); }
-KERNEL relu_backward(const float* y, const float* dy, float* dx, int64 count) {
-    map_flat(count, ReluBackward(), dx, y, dy);
-}
-KERNEL sigmoid(const float* x, float* y, int64 count) { map_flat(count, Sigmoid(), y, x); }
-KERNEL sigmoid_backward(const float* y, const float* dy, float* dx, int64 count) {
-    map_flat(count, SigmoidBackward(), dx, y, dy);
-}
-// Named so because tanh is a function of the C library.
-KERNEL tanh_forward(const float* x, float* y, int64 count) { map_flat(count, Tanh(), y, x); }
-KERNEL tanh_backward(const float* y, const float* dy, float* dx, int64 count) {
-    map_flat(count, TanhBackward(), dx, y, dy);
-}
-KERNEL add(const float* a, const float* b, float* y, int64 count) { map_flat(count, Add(), y, a, b); }
-KERNEL add_relu(const float* a, const float* b, float* y, int64 count) { map_flat(count, AddRelu(), y, a, b); }
+#define OF_ONE(name, T, F)                                \
+    KERNEL name(const T* x, T* y, int64 count) { map_flat(count, F(), y, x); }
+#define OF_TWO(name, T, F)                                \
+    KERNEL name(const T* a, const T* b, T* y, int64 count) { map_flat(count, F(), y, a, b); }
+// The gradients are of (y, dy). Named tanh_forward because tanh is a function of the C library.
+#define ELEMENTWISE(suffix, T)                            \
+    OF_ONE(relu##suffix, T, Relu)                         \
+    OF_TWO(relu_backward##suffix, T, ReluBackward)        \
+    OF_ONE(sigmoid##suffix, T, Sigmoid)                   \
+    OF_TWO(sigmoid_backward##suffix, T, SigmoidBackward)  \
+    OF_ONE(tanh_forward##suffix, T, Tanh)                 \
+    OF_TWO(tanh_backward##suffix, T, TanhBackward)        \
+    OF_TWO(add##suffix, T, Add)                           \
+    OF_TWO(add_relu##suffix, T, AddRelu)
+FOR_EACH_TYPE(ELEMENTWISE)
 
 // y[row, feature] += bias[feature], N features at a time.
 template <int N, typename T> __device__ inline void add_bias(T* y, const T* bias, int64 count, int64 features) {

@@ -187,29 +187,25 @@ __device__ inline void avg_pool_backward(const T* __restrict__ dy, T* __restrict
     }
 }
 
-#define MAX_POOL(N, I)                                                                                           \
-    KERNEL max_pool_##I##_##N(const float* x, float* y, I* index, int64 items, WINDOW_PARAMETERS) {              \
+typedef int int32;
+#define MAX_POOL_INDEXED(suffix, N, T, I)                                                                        \
+    KERNEL max_pool_##I##suffix(const T* x, T* y, I* index, int64 items, WINDOW_PARAMETERS) {                    \
         max_pool<N>(x, y, index, items, WINDOW);                                                                 \
     }                                                                                                            \
-    KERNEL max_pool_backward_##I##_##N(const float* dy, const I* index, float* dx, int64 items,                  \
-                                       WINDOW_PARAMETERS) {                                                      \
+    KERNEL max_pool_backward_##I##suffix(const T* dy, const I* index, T* dx, int64 items, WINDOW_PARAMETERS) {   \
         max_pool_backward<N>(dy, index, dx, items, WINDOW);                                                      \
     }
-typedef int int32;
-MAX_POOL(4, uint8)
-MAX_POOL(1, uint8)
-MAX_POOL(4, int32)
-MAX_POOL(1, int32)
+#define MAX_POOL(suffix, N, T) MAX_POOL_INDEXED(suffix, N, T, uint8) MAX_POOL_INDEXED(suffix, N, T, int32)
+FOR_EACH_PACK(MAX_POOL)
 
-#define AVG_POOL(N)                                                                                              \
-    KERNEL avg_pool_##N(const float* x, float* y, int64 items, WINDOW_PARAMETERS, int count_padding) {           \
+#define AVG_POOL(suffix, N, T)                                                                                   \
+    KERNEL avg_pool##suffix(const T* x, T* y, int64 items, WINDOW_PARAMETERS, int count_padding) {               \
         avg_pool<N>(x, y, items, WINDOW, count_padding);                                                         \
     }                                                                                                            \
-    KERNEL avg_pool_backward_##N(const float* dy, float* dx, int64 items, WINDOW_PARAMETERS, int count_padding) { \
+    KERNEL avg_pool_backward##suffix(const T* dy, T* dx, int64 items, WINDOW_PARAMETERS, int count_padding) {    \
         avg_pool_backward<N>(dy, dx, items, WINDOW, count_padding);                                              \
     }
-AVG_POOL(4)
-AVG_POOL(1)
+FOR_EACH_PACK(AVG_POOL)
 
 // dx[image, pixel, channel] = dy[image, channel] / pixels
 template <int N, typename T>
@@ -224,9 +220,8 @@ __device__ inline void spread(const T* __restrict__ dy, T* __restrict__ dx, int6
         store(dx + N * i, values);
     }
 }
-KERNEL global_avg_pool_backward_4(const float* dy, float* dx, int64 count, int64 pixels, int64 channels) {
-    spread<4>(dy, dx, count, pixels, channels);
-}
-KERNEL global_avg_pool_backward_1(const float* dy, float* dx, int64 count, int64 pixels, int64 channels) {
-    spread<1>(dy, dx, count, pixels, channels);
-}
+#define SPREAD(suffix, N, T)                                                                                     \
+    KERNEL global_avg_pool_backward##suffix(const T* dy, T* dx, int64 count, int64 pixels, int64 channels) {     \
+        spread<N>(dy, dx, count, pixels, channels);                                                              \
+    }
+FOR_EACH_PACK(SPREAD)
