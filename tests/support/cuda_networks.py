@@ -44,14 +44,14 @@ def feeds(step):
     }
 
 
-def run(case, plan, backend, device, tier):
+def run(case, plan, backend, device, tier, steps=STEPS):
     """Losses, digest, weights and the executor, after some steps in an arena full of NaN."""
     device.arena.poison(0xFF, 0, plan.peak_bytes)
     state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
     state.initialize(5)
     executor = Executor(plan, case.graph, backend, device, tier)
     executor.bind()
-    losses = [float(executor.run(feeds(step))["loss"][0]) for step in range(STEPS)]
+    losses = [float(executor.run(feeds(step))["loss"][0]) for step in range(steps)]
     return losses, state.weights_sha256(), {name: state.read(name) for name in state.names()}, executor
 
 
@@ -64,15 +64,15 @@ def run_on_own_device(case, plan, backend):
             return run(case, plan, backend, device, tier)
 
 
-def check_agreement(found, exact):
-    """Losses and weights of two backends agree but for rounding; the largest relative distance."""
+def check_agreement(found, exact, most=1e-3):
+    """Losses and weights of two backends agree but for rounding, `most` relatively; the largest relative distance."""
     (losses, _, weights, _), (expected, _, right, _) = found, exact
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    np.testing.assert_allclose(losses, expected, rtol=most / 10)
     assert weights.keys() == right.keys()
     largest = 0.0
     for momentum in (False, True):
         names = sorted(n for n in right if n.endswith(".momentum") is momentum)
         both = (np.concatenate([w[n].ravel() for n in names]) for w in (weights, right))
         largest = max(largest, relative_distance(*both))
-    assert largest <= 1e-3
+    assert largest <= most
     return largest

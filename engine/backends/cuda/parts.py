@@ -58,7 +58,8 @@ def parts(request: Request) -> tuple[Part, ...]:
     if request.kind in PRODUCTS:
         return PRODUCTS[request.kind](request)
     bias = len(request.outputs) == 2 and request.kind == "conv2d_backward_weights"
-    return (request, Placed(bias_gradient(request.inputs[1].spec.shape), (1, 3))) if bias else (request,)
+    dy = request.inputs[1].spec if bias else None
+    return (request,) if dy is None else (request, Placed(bias_gradient(dy.shape, dy.dtype), (1, 3)))
 
 
 def is_computed(kind: str) -> bool:

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from bathyal.engine.backends.cuda.backend import CudaBackend
+from bathyal.engine.backends.cuda.bfloat16 import from_bfloat16, to_bfloat16
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.executor import Executor
 from bathyal.engine.lowering import lower
 from bathyal.engine.profile import estimate
 from bathyal.engine.state import State
 from bathyal.layers import SGD, evaluation_graph, forward_graph, training_graph
-from bathyal.layers.graph import Role
+from bathyal.layers.graph import STATE, Phase, Role
 from bathyal.memory.arena import Arena
 from bathyal.memory.cuda import CudaMachine
 from bathyal.memory.errors import ConfigError
@@ -33,14 +34,14 @@ from random_networks import random_network
 from spilling import tier_for
 
 
-def host_backend():
+def host_backend(math="float32"):
     """Computes at once in the host's memory, so that any device will do."""
-    return CudaBackend(CpuLibrary(), HostMachine())
+    return CudaBackend(CpuLibrary(), HostMachine(), math)
 
 
-def on_host(case, plan, backend, make_device=HostDevice):
+def on_host(case, plan, backend, make_device=HostDevice, steps=STEPS):
     with make_device(Arena(plan.peak_bytes)) as device, tier_for(plan) as tier:
-        return run(case, plan, backend, device, tier)
+        return run(case, plan, backend, device, tier, steps)
 
 
 def on_gpu(case, plan, seed=0, graphs=True):
@@ -188,3 +189,56 @@ def test_another_type_is_refused():
     graph = training_graph(forward_graph(random_network(0), SHAPE, "float64"), SGD(0.1))
     with pytest.raises(ConfigError, match="float32 on the backend 'cuda'"):
         lower(graph, host_backend())
+
+
+class TestBfloat16:
+    """Images in 16 bits; weights, statistics and what the update reads in 32."""
+
+    @pytest.mark.parametrize("seed", range(24))
+    def test_a_step_agrees_with_the_reference_backend(self, seed):
+        results = []
+        for backend in (host_backend("bf16"), ReferenceBackend()):
+            case = problem(seed, backend)
+            results.append(on_host(case, make_plan(case, "liveness", PLENTY), backend, steps=1))
+        # A number has 8 bits, and a gradient passes a dozen layers.
+        check_agreement(*results, most=0.1)
+
+    @pytest.mark.parametrize("strategy", ["liveness", "chain", "offload", "superneurons-memory", "stream"])
+    @pytest.mark.parametrize("seed", [0, 1, 4])
+    def test_every_strategy_gives_the_bits_of_keep_and_no_race(self, seed, strategy):
+        backend = host_backend("bf16")
+        case = problem(seed, backend)
+        expected = on_host(case, make_plan(case, "keep", PLENTY), backend)[:2]
+        plan = least_plan(case, strategy)
+        losses, digest, _, executor = on_host(case, plan, backend)
+        assert (losses, digest) == expected
+        assert executor.high_water_bytes == plan.peak_bytes
+        assert on_host(case, plan, backend, lambda arena: SimulatedDevice(arena, 1))[:2] == expected
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_images_take_half_and_state_what_it_took(self, seed):
+        wide, narrow = (problem(seed, host_backend(math)).graph for math in ("float32", "bf16"))
+        assert narrow.state_bytes == wide.state_bytes
+        found = {t.name: t for t in narrow.tensors}
+        updated = {t for op in wide.ops if op.phase is Phase.UPDATE for t in op.inputs}
+        for tensor in wide.tensors:
+            image = len(tensor.shape) == 4 and tensor.id not in updated and tensor.dtype == "float32"
+            half = image and tensor.role not in STATE
+            assert found[tensor.name].nbytes * (2 if half else 1) == tensor.nbytes, tensor.name
+        for op in narrow.ops:
+            if op.kind == "convert":
+                source, target = (narrow.tensors[t] for t in (*op.inputs, *op.outputs))
+                assert {source.nbytes, target.nbytes} == {2 * source.elements, 4 * source.elements}
+
+    def test_values_are_rounded_to_the_nearest_and_come_back(self):
+        images = problem(0, host_backend("bf16")).graph.with_role(Role.INPUT)[0]
+        backend = host_backend("bf16")
+        values = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+        content = backend.encode(images, values)
+        assert content.nbytes == values.nbytes // 2
+        back = backend.decode(images, content)
+        np.testing.assert_allclose(back, values, rtol=2**-8)
+        assert (backend.encode(images, back) == content).all()
+        special = np.array([np.nan, np.inf, -np.inf, -0.0, 1 + 2**-8, 1 + 3 * 2**-8], np.float32)
+        expected = [np.nan, np.inf, -np.inf, -0.0, 1.0, 1 + 2**-6]
+        np.testing.assert_array_equal(from_bfloat16(to_bfloat16(special)), np.array(expected, np.float32))
