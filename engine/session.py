@@ -351,6 +351,7 @@ class Session:
             self._device.close()  # first: it ends the transfers
             self._device = None
         self._spill.close()
+        self.backend.close()
         if self._limits is not None:
             self._limits.restore_original_limits()
             self._limits = None

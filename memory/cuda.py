@@ -161,10 +161,8 @@ class CudaDevice:
     def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
         """Record what `run` launches, in all queues, as one CUDA graph, and return what launches that.
 
-        `run` begins in the compute queue, which waits for all that it puts into others; None where graphs are off.
-
-        Raises:
-            DeviceError: something in it cannot be captured.
+        `run` begins in the compute queue, which waits for all that it puts into others. None where graphs are off, or,
+        with a warning, where something in it cannot be captured.
         """
         if not self._captures:
             return None
@@ -178,8 +176,9 @@ class CudaDevice:
                 graph = runtime.streamEndCapture(stream)
             executable = runtime.graphInstantiate(graph)
             runtime.graphDestroy(graph)
-        except runtime.CUDARuntimeError as error:
-            raise DeviceError("CUDA graph", "a step that can be captured", str(error)) from error
+        except (runtime.CUDARuntimeError, DeviceError) as error:
+            logger.warning("a step cannot be captured, and is launched operation by operation: %s", error)
+            return None
         finally:
             self._noted = None
         self._graphs.append(executable)

@@ -75,3 +75,6 @@ class Backend(Protocol):
 
     def version(self) -> str:
         """Name the library, its version and the instruction set: what a result to the bit depends on."""
+
+    def close(self) -> None:
+        """Give back what the library holds; nothing may be under way. Closing twice is allowed."""

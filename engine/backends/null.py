@@ -40,6 +40,9 @@ class NullBackend:
         """Zeros of the tensor's shape."""
         return np.zeros(tensor.shape, tensor.dtype)
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def version(self) -> str:
         """Always the same."""
         return "null"

@@ -142,6 +142,10 @@ class CudaBackend:
         plain = np.ascontiguousarray(values.reshape(n, h, w, c).transpose(LAST_FIRST))
         return plain
 
+    def close(self) -> None:
+        """Give the libraries' handles back."""
+        self._library.close()
+
     def version(self) -> str:
         """Name the libraries, their versions and the device."""
         return self._library.version()

@@ -17,9 +17,11 @@ import numpy as np
 from ....memory.cuda import CudaMachine, device_name
 from ....memory.cuda_runtime import CudaRuntime
 from ....memory.errors import DeviceError
+from ....scheduler.plan import ALIGNMENT
 from ..backend import Kernel
 from .backend import CudaBackend
 from .cudnn_library import INSTALL, CudnnLibrary
+from .graphs import ALIGNMENT as WORKSPACE_ALIGNMENT
 from .graphs import Graphs
 from .library import Launcher
 from .parts import Product
@@ -59,15 +61,26 @@ class GpuLibrary:
         self._streams: dict[int, Any] = {}
 
     def graph_kernels(self, request: Request) -> tuple[Kernel, ...]:
-        """The plans of cuDNN for a request; raises DeviceError where it has no engine."""
-        return self._graphs.operation(request).kernels
+        """The plans of cuDNN for a request; raises DeviceError where it has no engine.
+
+        A workspace has room to be rounded up to what cuDNN wants, as plans align less.
+        """
+        return tuple(
+            Kernel(k.name, k.workspace_bytes and k.workspace_bytes + WORKSPACE_ALIGNMENT - ALIGNMENT)
+            for k in self._graphs.operation(request).kernels
+        )
 
     def graph(self, request: Request, kernel: int, repeat: bool, stream: int) -> Launcher:
         """What runs a plan of cuDNN."""
         if stream not in self._cudnn_handles:
             self._cudnn_handles[stream] = self._cudnn.open_handle(stream)
         handle, execute = self._cudnn_handles[stream], self._graphs.operation(request).execute
-        return lambda pointers, workspace: execute(kernel, pointers, workspace, handle, repeat)
+
+        def launch(pointers: Sequence[int], workspace: int) -> None:
+            rounded = -(-workspace // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+            execute(kernel, pointers, rounded, handle, repeat)
+
+        return launch
 
     def product(self, product: Product, stream: int) -> Launcher:
         """What multiplies matrices; its sums are in the same order each time."""
@@ -143,6 +156,16 @@ class GpuLibrary:
         if stream not in self._streams:
             self._streams[stream] = cupy.cuda.ExternalStream(stream)
         return self._streams[stream]
+
+    def close(self) -> None:
+        """Give the libraries' handles back; nothing may be under way."""
+        if self._cublas_handles:
+            from cupy_backends.cuda.libs import cublas
+
+            while self._cublas_handles:
+                cublas.destroy(self._cublas_handles.popitem()[1])
+        while self._cudnn_handles:
+            self._cudnn.close_handle(self._cudnn_handles.popitem()[1])
 
     def version(self) -> str:
         """Name CuPy, cuDNN, the device and the math."""

@@ -35,5 +35,8 @@ class Library(Protocol):
     def program(self, program: Program, operands: Sequence[int], stream: int) -> Launcher:
         """What runs a program whose operands are those of the operation at the given positions."""
 
+    def close(self) -> None:
+        """Give handles back; nothing may be under way."""
+
     def version(self) -> str:
         """Name the libraries, their versions and the device: what a result to the bit depends on."""

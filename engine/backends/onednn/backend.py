@@ -180,6 +180,9 @@ class OneDnnBackend:
         Primitive(self._engine, descriptor, arguments).run(addresses)
         return made
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def version(self) -> str:
         """Name the library's version and instruction set, and numpy's for what it lacks."""
         return f"{self._engine.version()}; {self._reference.version()}"

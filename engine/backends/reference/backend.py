@@ -103,6 +103,9 @@ class ReferenceBackend:
         values.reshape(-1).view(np.uint8)[:] = content
         return values
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def version(self) -> str:
         """Name numpy, its BLAS library with architecture and threads, and the instruction sets in use."""
         found = [info for info in threadpool_info() if info["user_api"] == "blas"]

@@ -163,10 +163,19 @@ class PlanningLibrary(CpuLibrary):
         return self._graphs.operation(request).kernels
 
 
-@pytest.mark.parametrize(("model", "batch", "budget"), [("resnet50", 64, 12), ("resnet152", 64, 80), ("vgg16", 64, 12)])
-def test_planners_choose_among_them(library, model, batch, budget):
+@pytest.mark.parametrize(
+    ("model", "batch", "budget", "math"),
+    [
+        ("resnet50", 64, 12, "float32"),
+        ("resnet152", 64, 80, "float32"),
+        ("vgg16", 64, 12, "float32"),
+        ("resnet50", 64, 12, "bf16"),
+        ("alexnet", 64, 12, "bf16"),
+    ],
+)
+def test_planners_choose_among_them(library, model, batch, budget, math):
     """Each convolution takes the fastest plan whose exact workspace fits beside what is live."""
-    backend = CudaBackend(PlanningLibrary(Graphs(library)), HostMachine())
+    backend = CudaBackend(PlanningLibrary(Graphs(library, math)), HostMachine(), math)
     shape = (batch, 3, 224, 224)
     graph = lower(training_graph(forward_graph(build_model(model), shape), SGD(0.1, momentum=0.9)), backend)
     costs = estimate(graph, backend)
