@@ -124,7 +124,8 @@ def test_memory_is_taken_over_once(monkeypatch):
     graph = graph_of([Role.INPUT, Role.INPUT, Role.ACTIVATION], ("add", (0, 1), (2,)))
     assert draft(graph, [0], no_workspace).buffer == [0, 1, 0]
     kinds = {"twice": OpKind("twice", inplace=((0, 0), (1, 0))), "both": OpKind("both", inplace=((0, 0),), kept=(0,))}
-    monkeypatch.setattr(bathyal.scheduler.draft, "KINDS", kinds)
+    for module in (bathyal.scheduler.draft, bathyal.layers.kinds):
+        monkeypatch.setattr(module, "KINDS", kinds)
     graph = graph_of([Role.INPUT, Role.ACTIVATION, Role.ACTIVATION], ("twice", (0,), (1, 2)))
     assert draft(graph, [0], no_workspace).buffer == [0, 0, 2]
     graph = graph_of([Role.INPUT, Role.ACTIVATION], ("both", (0,), (1,)))
@@ -133,7 +134,8 @@ def test_memory_is_taken_over_once(monkeypatch):
 
 
 def test_kept_outputs_live_until_the_last_run_that_reads_them(monkeypatch):
-    monkeypatch.setattr(bathyal.scheduler.draft, "KINDS", {"keeps": OpKind("keeps", kept=(1,))})
+    for module in (bathyal.scheduler.draft, bathyal.layers.kinds):
+        monkeypatch.setattr(module, "KINDS", {"keeps": OpKind("keeps", kept=(1,))})
     graph = graph_of([Role.INPUT, Role.ACTIVATION, Role.ACTIVATION], ("keeps", (0,), (1, 2)))
     drafted = draft(graph, [0, 0, 0], no_workspace)
     assert drafted.tensor == [0, 1, 2, 1, 1]
