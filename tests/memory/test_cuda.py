@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 
+from bathyal.memory.arena import host_memory
 from bathyal.memory.cuda import CudaMachine
 from bathyal.memory.cuda_arena import RESERVED_BYTES
 from bathyal.memory.cuda_runtime import cuda_runtime
@@ -282,6 +283,12 @@ def test_the_link_is_measured_each_way_and_beside_a_computation():
         assert 0 < found.out_together <= 1e7
         # One clock for all: beside each other, each takes as long as both.
         assert 0 < found.contention < 1
+
+
+def test_a_backend_of_the_host_is_told_that_the_arena_is_not_the_hosts():
+    _, device = opened()
+    with device, pytest.raises(DeviceError, match="an arena in the host's memory, got CudaArena"):
+        host_memory(device.arena)
 
 
 class TestNoGpu:

@@ -153,6 +153,9 @@ class CpuLibrary:
 
         def launch(pointers, workspace):
             used = [(p, nbytes_of(o)) for p, o in zip(pointers, operands, strict=False)]
+            for first, nbytes in used[:count]:
+                # cuDNN promises nothing where an output lies over an input.
+                assert all(p >= first + nbytes or p + n <= first for p, n in used[count:]), f"{request.kind} in place"
             used.append((workspace, workspace_bytes))
             self._put(stream, lambda: compute(pointers, workspace), request.kind, used)
 
