@@ -41,7 +41,7 @@ LEAST_PROCESS_BYTES = 256 * 2**20
 PROCESS_SHARE = 12
 """One part in so many of the limit is left to the process itself: graph, plan and bound steps grow with the depth."""
 DISK_SHARE = 0.9
-"""Of what the disk has free; others need some too."""
+"""Of what the disk has free, where the user does not say how much; others need some too."""
 ATTEMPTS = 3
 """How often a depth whose real step failed is tried again with a tenth less."""
 
@@ -112,8 +112,10 @@ def _disk_bytes(options: argparse.Namespace) -> int:
     check_spill_folder(folder)
     disk = os.statvfs(folder)
     # Not what the system keeps for its administrator, though we may run as that.
-    found = int(disk.f_bavail * disk.f_frsize * DISK_SHARE)
-    return found if options.spill_size is None else min(found, parse_size(options.spill_size, "--spill-size"))
+    found = disk.f_bavail * disk.f_frsize
+    if options.spill_size is None:
+        return int(found * DISK_SHARE)
+    return min(found, parse_size(options.spill_size, "--spill-size"))
 
 
 class _Plans:
