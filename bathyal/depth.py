@@ -219,6 +219,8 @@ def _train(
         except BudgetError as error:
             return trial | {"message": str(error)}
         trial["process_seconds"] = time.perf_counter() - begin
+    if ended.interrupted:
+        raise KeyboardInterrupt
     if ended.status or not ended.documents:
         return trial | {"message": f"ended with status {ended.status}"}
     step = ended.documents[-1]

@@ -29,11 +29,13 @@ class Ended:
         status: of its process.
         documents: the lines of JSON that it printed, where they were asked for.
         peak_bytes: the most memory that it used, by the kernel's count; None where the kernel does not say.
+        interrupted: whether somebody asked this process to stop meanwhile.
     """
 
     status: int
     documents: tuple[dict[str, Any], ...]
     peak_bytes: int | None
+    interrupted: bool = False
 
 
 def run_limited(module: str, arguments: Sequence[str], limit_bytes: int, *, read: bool) -> Ended:
@@ -59,12 +61,12 @@ def run_limited(module: str, arguments: Sequence[str], limit_bytes: int, *, read
             env=environment(),
             start_new_session=True,
         )
-        with process, _handing_on(process):
+        with process, _handing_on(process) as handed:
             printed = "" if process.stdout is None else process.stdout.read()
             status = process.wait()
         if status == -signal.SIGKILL:
             raise killed(limit)
-        return Ended(status, tuple(json.loads(line) for line in printed.splitlines()), limit.peak_bytes())
+        return Ended(status, tuple(json.loads(line) for line in printed.splitlines()), limit.peak_bytes(), bool(handed))
 
 
 def killed(limit: MemoryLimit) -> BudgetError:
@@ -79,15 +81,17 @@ def killed(limit: MemoryLimit) -> BudgetError:
 
 
 @contextmanager
-def _handing_on(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Hand SIGINT and SIGTERM on to a process instead of ending here."""
+def _handing_on(process: subprocess.Popen[str]) -> Iterator[list[int]]:
+    """Hand SIGINT and SIGTERM on to a process instead of ending here; tells which were."""
+    handed: list[int] = []
 
     def hand_on(number: int, frame: object) -> None:
+        handed.append(number)
         process.send_signal(number)
 
     earlier = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield handed
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)

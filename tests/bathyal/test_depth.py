@@ -1,11 +1,16 @@
 """`python -m bathyal.depth` on tiny members of the family: planned and trained depth, its JSON, its refusals."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from bathyal import depth
 from bathyal.depth import main, parser
+from bathyal.limited import Ended, _handing_on
 from memory_limit import memory_cgroup
 
 TINY = [
@@ -104,3 +109,29 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, words, capsys):
     assert captured.out == ""
     assert len(captured.err.splitlines()) == 1
     assert words in captured.err
+
+
+def test_whoever_stops_the_search_has_stopped_it(capsys, monkeypatch):
+    """The real step that was stopped with it is no reason to try a smaller network."""
+    started = []
+
+    def stopped(module, arguments, limit_bytes, *, read):
+        started.append(module)
+        return Ended(130, (), None, interrupted=True)
+
+    monkeypatch.setattr(depth, "run_limited", stopped)
+    assert main([*TINY, "--memory", "40 MiB", "--spill-size", "100 MiB"]) == 130
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_handed_on_and_remembered(number):
+    code = "import signal, sys, time; print('ready', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        with _handing_on(process) as handed:
+            assert process.stdout.readline() == "ready\n"
+            assert not handed
+            os.kill(os.getpid(), number)
+            assert process.wait(30) in (-number, 1)
+        assert handed == [number]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
