@@ -80,6 +80,35 @@ def operations(options):
     return {"kinds": sorted(kinds), "relative_distances": distances, "passed": max(distances) < 1e-3}
 
 
+def pytorch(options):
+    """The same networks without dropout, which draws other numbers there, beside PyTorch on the same GPU."""
+    import numpy as np
+
+    from bathyal.compare_side import without_dropout
+    from bathyal.engine.backends.cuda.gpu_library import cuda_backend
+    from bathyal.layers import forward_graph
+    from bathyal.peers import TorchStep
+    from bathyal.scheduler.planner import make_plan
+    from cuda_networks import FIRST_VALUES, OPTIMIZER, PLENTY, SHAPE, STEPS, feeds, problem, run_on_own_device
+    from lowered_graphs import relative_distance
+    from random_networks import random_network
+
+    backend, distances, kinds = cuda_backend(), [], set()
+    for seed in range(options.networks):
+        network = without_dropout(random_network(seed))
+        case = problem(seed, backend, network=network)
+        losses, _, weights, _ = run_on_own_device(case, make_plan(case, "liveness", PLENTY), backend)
+        peer = TorchStep(
+            forward_graph(network, SHAPE), "torch", OPTIMIZER, seed=FIRST_VALUES, threads=4, device=options.torch_device
+        )
+        theirs = [peer.train_step(feeds(step)["images"], feeds(step)["labels"]) for step in range(STEPS)]
+        values = peer.values()
+        both = (np.concatenate([w[n].ravel() for n in sorted(values)]) for w in (weights, values))
+        distances.append(max(relative_distance(*both), relative_distance(np.array(losses), np.array(theirs))))
+        kinds |= {op.kind for op in case.graph.ops}
+    return {"kinds": sorted(kinds), "relative_distances": distances, "passed": max(distances) < 1e-3}
+
+
 def trainer(options, model, batch, memory, **choices):
     """A trainer on the GPU with its random batch; with the least memory that works where that is more."""
     import numpy as np
@@ -196,7 +225,7 @@ def torch_seconds(options, checkpointed):
     graph = forward_graph(build_model(options.model), (options.batch, 3, options.image, options.image), "float32")
     kind = "torch-checkpoint" if checkpointed else "torch"
     torch.cuda.reset_peak_memory_stats()
-    step = TorchStep(graph, kind, SGD(0.01, momentum=0.9), seed=0, threads=4, device="cuda")
+    step = TorchStep(graph, kind, SGD(0.01, momentum=0.9), seed=0, threads=4, device=options.torch_device)
     rng = torch.Generator().manual_seed(0)
     images = torch.randn(options.batch, 3, options.image, options.image, generator=rng).numpy()
     labels = torch.randint(0, 1000, (options.batch,), generator=rng).numpy()
@@ -265,7 +294,7 @@ def depth(options):
     return {"deepest_planned": found, "step": step, "passed": step is not None and bool(np.isfinite(step["loss"]))}
 
 
-SECTIONS = {s.__name__: s for s in (facts, operations, bits, overlap, throughput, depth)}
+SECTIONS = {s.__name__: s for s in (facts, operations, pytorch, bits, overlap, throughput, depth)}
 
 
 def main() -> int:
@@ -277,6 +306,7 @@ def main() -> int:
     asked.add_argument("--batch", type=int, default=64)
     asked.add_argument("--image", type=int, default=224)
     asked.add_argument("--steps", type=int, default=8)
+    asked.add_argument("--torch-device", default="cuda", help="PyTorch's name of what computes")
     asked.add_argument("--networks", type=int, default=24, help="random ones, for the operations")
     asked.add_argument("--depths", type=int, nargs="*", default=[400, 800, 1600], help="blocks of the third stage")
     asked.add_argument("--cache", default=tempfile.mkdtemp())

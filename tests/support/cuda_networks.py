@@ -20,10 +20,15 @@ STEPS = 3
 PLENTY = 2**40
 
 
-def problem(seed, backend, kernels=Kernels.FIXED):
-    """A random network's training step as `backend` lowers it."""
-    forward = forward_graph(random_network(seed), SHAPE)
-    graph = lower(training_graph(forward, SGD(0.05, momentum=0.9, weight_decay=1e-3)), backend)
+OPTIMIZER = SGD(0.05, momentum=0.9, weight_decay=1e-3)
+FIRST_VALUES = 5
+"""Their seed."""
+
+
+def problem(seed, backend, kernels=Kernels.FIXED, network=None):
+    """A network's training step, by default a random one's, as `backend` lowers it."""
+    forward = forward_graph(network or random_network(seed), SHAPE)
+    graph = lower(training_graph(forward, OPTIMIZER), backend)
     return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
 
 
@@ -48,7 +53,7 @@ def run(case, plan, backend, device, tier, steps=STEPS):
     """Losses, digest, weights and the executor, after some steps in an arena full of NaN."""
     device.arena.poison(0xFF, 0, plan.peak_bytes)
     state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
-    state.initialize(5)
+    state.initialize(FIRST_VALUES)
     executor = Executor(plan, case.graph, backend, device, tier)
     executor.bind()
     losses = [float(executor.run(feeds(step))["loss"][0]) for step in range(steps)]
