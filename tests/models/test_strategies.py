@@ -96,7 +96,7 @@ def test_simulated_device_finds_no_race(name):
                 executor.run(feeds(case))
 
 
-@pytest.mark.parametrize("name", ["alexnet", "vgg11_bn", "resnet18", "resnet50"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet18", "resnet50"])
 def test_five_steps_give_the_same_weights(name):
     size = shape(name, batch=4)
     rng = np.random.default_rng(0)

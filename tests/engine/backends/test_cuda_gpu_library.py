@@ -134,7 +134,7 @@ def trained(case, plan, library, math="float32"):
 
 
 @pytest.mark.parametrize("math", ["float32", "bf16"])
-@pytest.mark.parametrize("seed", [0, 1, 3, 7])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_a_step_comes_out_with_the_bits_of_the_other_library(stand_ins, seed, math):
     case = problem(seed, CudaBackend(CpuLibrary(), HostMachine(), math))
     for plan in (make_plan(case, "liveness", PLENTY), least_plan(case, "chain")):

@@ -61,7 +61,7 @@ def test_three_steps_agree_with_the_reference_backend(seed):
     check_agreement(*results)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_strategy_and_budget_gives_the_bits_of_keep(seed):
     backend = host_backend()
     case = problem(seed, backend)
@@ -74,7 +74,7 @@ def test_every_strategy_and_budget_gives_the_bits_of_keep(seed):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", [0, 3, 7])
+@pytest.mark.parametrize("seed", [0, 7])
 def test_the_simulated_device_finds_no_race(seed, strategy):
     backend = host_backend()
     case = problem(seed, backend)
