@@ -299,6 +299,14 @@ class TestNoGpu:
         with pytest.raises(DeviceError, match=r"pip install 'bathyal\[cuda13\]'"):
             cuda_runtime()
 
+    def test_without_a_driver_cupy_is_not_even_imported(self, monkeypatch):
+        monkeypatch.delitem(sys.modules, "cupy", raising=False)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+        monkeypatch.setattr("bathyal.memory.cuda_runtime.DRIVER", "libnowhere.so.1")
+        with pytest.raises(DeviceError, match=r"driver \(libnowhere.so.1\)"):
+            cuda_runtime()
+        assert "cupy" not in sys.modules
+
     @pytest.mark.parametrize("count", [0, None])
     def test_without_a_driver_or_a_gpu(self, monkeypatch, count):
         def counted():
