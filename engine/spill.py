@@ -15,7 +15,7 @@ from pathlib import Path
 from ..memory.available import free_memory
 from ..memory.device import Device
 from ..memory.disk_tier import DiskTier
-from ..memory.sizes import format_size, parse_size
+from ..memory.sizes import format_size
 from ..memory.spill_folder import check_spill_folder, default_spill_folder
 from ..memory.tiers import TIER_ALIGNMENT, Tier
 from ..memory.timed_tier import CountedTier, TimedTier, Traffic
@@ -81,7 +81,7 @@ class Spill:
 
     def most_bytes(self, device: Device) -> int | None:
         """What may be outside at a time: as the user says; else half of the free memory where a GPU pins it; else None."""
-        given = self._limit()
+        given = self._settings.most_outside_bytes
         return free_memory() // 2 if given is None and device.own_tier is not None else given
 
     @property
@@ -101,7 +101,7 @@ class Spill:
         return TimedTier(self._disk_tier(nbytes)) if device.own_tier is None else device.own_tier(nbytes)
 
     def _disk_tier(self, nbytes: int) -> Tier:
-        return DiskTier(self._folder(), nbytes, limit=self._limit())
+        return DiskTier(self._folder(), nbytes, limit=self._settings.most_outside_bytes)
 
     def _folder(self) -> Path:
         given = self._settings.spill_dir
@@ -110,10 +110,6 @@ class Spill:
         check_spill_folder(Path(given))
         return Path(given)
 
-    def _limit(self) -> int | None:
-        given = self._settings.spill_size
-        return None if given is None else parse_size(given, "spill_size")
-
     def _measured(self, device: Device, load: Load) -> Link:
         """The link between the device's arena and its own memory outside, or the folder's disk."""
         store = SecondsStore(self._cache, f"link/{load.environment}")
@@ -121,7 +117,7 @@ class Spill:
         out, inward, lost = (store.seconds(f"{place} {what}") for what in ("out", "in", "lost"))
         if out and inward and lost is not None:
             return Link(1 / out, 1 / inward, min(lost, MOST_CONTENTION))
-        arena, limit = device.arena, self._limit()
+        arena, limit = device.arena, self._settings.most_outside_bytes
         if arena.nbytes < LEAST_BYTES:
             return Link(1e9, 1e9)  # nothing can be planned in so little: the planner says how much it takes
         room = min(MEASURED_BYTES, arena.nbytes // 2, MEASURED_BYTES if limit is None else limit)

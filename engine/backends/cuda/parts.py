@@ -57,9 +57,7 @@ def parts(request: Request) -> tuple[Part, ...]:
         return (Placed(program, tuple(range(len(request.inputs) + len(request.outputs)))),)
     if request.kind in PRODUCTS:
         return PRODUCTS[request.kind](request)
-    bias = len(request.outputs) == 2 and request.kind == "conv2d_backward_weights"
-    dy = request.inputs[1].spec if bias else None
-    return (request,) if dy is None else (request, Placed(bias_gradient(dy.shape, dy.dtype), (1, 3)))
+    return (request, *_of_bias(request)) if request.kind == "conv2d_backward_weights" else (request,)
 
 
 def is_computed(kind: str) -> bool:
@@ -84,10 +82,13 @@ def _linear_data(request: Request) -> tuple[Part, ...]:
 def _linear_weights(request: Request) -> tuple[Part, ...]:
     """(x, dy) → (dyᵀ · x[, the sum of dy])."""
     (rows, features), made = _matrix(request, 0), request.inputs[1].spec.shape[1]
-    product = Product(features, made, rows, (False, True), (0, 1, 2))
-    if len(request.outputs) == 1:
-        return (product,)
-    return product, Placed(bias_gradient(request.inputs[1].spec.shape), (1, 3))
+    return Product(features, made, rows, (False, True), (0, 1, 2)), *_of_bias(request)
+
+
+def _of_bias(request: Request) -> tuple[Placed, ...]:
+    """Of (x, dy) → (dweight[, dbias]), what makes the second output where there is one."""
+    dy = request.inputs[1].spec
+    return (Placed(bias_gradient(dy.shape, dy.dtype), (1, 3)),) if len(request.outputs) == 2 else ()
 
 
 def _matrix(request: Request, position: int) -> tuple[int, int]:
