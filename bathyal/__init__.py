@@ -6,10 +6,10 @@ from .engine.openmp import wait_passively
 wait_passively()
 
 from . import layers, models
-from .engine.data import ArrayDataset, FromIterable, Source
-from .engine.image_folder import ImageFolder
+from .engine.data.image_folder import ImageFolder
+from .engine.data.sources import ArrayDataset, FromIterable, Source
+from .engine.data.synthetic import Synthetic, digits
 from .engine.results import Evaluation, StepResult
-from .engine.synthetic import Synthetic, digits
 from .engine.trainer import Trainer
 from .layers import (
     SGD,
@@ -51,7 +51,7 @@ from .memory.errors import (
     ShapeError,
 )
 from .memory.sizes import format_size, parse_size
-from .scheduler.plan import Plan
+from .scheduler.plan.steps import Plan
 
 __version__ = "0.1.0"
 

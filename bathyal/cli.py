@@ -13,13 +13,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from . import compare_command, curve_command, info_command, plan_command, train_command
+from .commands import compare as compare_command
+from .commands import curve as curve_command
+from .commands import info as info_command
+from .commands import plan as plan_command
+from .commands import train as train_command
 from .engine.backends.cuda.graphs import MATH
 from .engine.settings import BACKENDS, COSTS
 from .layers.builder import DTYPES
 from .memory.errors import BathyalError
-from .scheduler.kernels import Kernels
-from .scheduler.strategies import SPELLINGS
+from .scheduler.layout.kernels import Kernels
+from .scheduler.strategies.names import SPELLINGS
 
 
 def parser() -> argparse.ArgumentParser:

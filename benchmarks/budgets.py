@@ -25,8 +25,8 @@ import numpy.typing as npt
 from tqdm import trange
 
 import bathyal as bt
-from bathyal.memory.disk_tier import DiskTier
-from bathyal.memory.spill_folder import default_spill_folder
+from bathyal.memory.tiers.disk import DiskTier
+from bathyal.memory.tiers.spill_folder import default_spill_folder
 from bathyal.models.registry import build_model
 
 TARGETS = {

@@ -44,7 +44,7 @@ def facts(options):
     import cupy
     import torch
 
-    from bathyal.memory.cuda import CudaMachine
+    from bathyal.memory.cuda.device import CudaMachine
 
     properties = cudnn.create_device_properties(0).serialize()
     free, total = cupy.cuda.runtime.memGetInfo()
@@ -67,7 +67,7 @@ def operations(options):
     from bathyal.engine.backends.cuda.gpu_library import cuda_backend
     from bathyal.engine.backends.reference import ReferenceBackend
     from bathyal.scheduler.planner import make_plan
-    from cuda_networks import PLENTY, check_agreement, problem, run_on_own_device
+    from tests.support.cuda_networks import PLENTY, check_agreement, problem, run_on_own_device
 
     backend, kinds, distances = cuda_backend(), set(), []
     for seed in range(options.networks):
@@ -84,14 +84,23 @@ def pytorch(options):
     """The same networks without dropout, which draws other numbers there, beside PyTorch on the same GPU."""
     import numpy as np
 
-    from bathyal.compare_side import without_dropout
+    from bathyal.comparison.side import without_dropout
+    from bathyal.comparison.torch_step import TorchStep
     from bathyal.engine.backends.cuda.gpu_library import cuda_backend
     from bathyal.layers import forward_graph
-    from bathyal.peers import TorchStep
     from bathyal.scheduler.planner import make_plan
-    from cuda_networks import FIRST_VALUES, OPTIMIZER, PLENTY, SHAPE, STEPS, feeds, problem, run_on_own_device
-    from lowered_graphs import relative_distance
-    from random_networks import random_network
+    from tests.support.cuda_networks import (
+        FIRST_VALUES,
+        OPTIMIZER,
+        PLENTY,
+        SHAPE,
+        STEPS,
+        feeds,
+        problem,
+        run_on_own_device,
+    )
+    from tests.support.lowered_graphs import relative_distance
+    from tests.support.random_networks import random_network
 
     backend, distances, kinds = cuda_backend(), [], set()
     for seed in range(options.networks):
@@ -214,10 +223,10 @@ def torch_seconds(options, checkpointed):
 
     import torch
 
+    from bathyal.comparison.torch_step import TorchStep
     from bathyal.layers.builder import forward_graph
     from bathyal.layers.optimizer import SGD
     from bathyal.models.registry import build_model
-    from bathyal.peers import TorchStep
 
     tf32 = options.math != "float32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32

@@ -20,13 +20,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bathyal.cli import parser
-from bathyal.compare_command import row, sides, take_steps
-from bathyal.compare_process import read_libraries
-from bathyal.compare_side import OURS, without_dropout
+from bathyal.commands.compare import row, sides, take_steps
+from bathyal.comparison.process import read_libraries
+from bathyal.comparison.side import OURS, without_dropout
 from bathyal.engine.session import Planned, Session
 from bathyal.layers.graph import Op
 from bathyal.layers.kinds import KINDS
-from bathyal.network_options import NetworkChoice, choose
+from bathyal.options.network import NetworkChoice, choose
 
 MODELS = ("resnet50", "vgg16", "resnet18")
 PEERS = ("torch", "torch-contiguous")

@@ -15,17 +15,18 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from bathyal.engine.backends.null import NullBackend
-from bathyal.engine.lowering import lower
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.lowering import lower
+from bathyal.engine.planning.profile import estimate
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
-from bathyal.scheduler.chain import background_bytes, chain_model
-from bathyal.scheduler.kernels import Kernels, least_workspace
-from bathyal.scheduler.link import Link
-from bathyal.scheduler.planner import Problem, StrategyPlanner
-from bathyal.scheduler.state_layout import lay_out_state
-from bathyal.scheduler.strategies import MOVING
+from bathyal.scheduler.blocks.model import background_bytes, chain_model
+from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.link import Link
+from bathyal.scheduler.plan.state_layout import lay_out_state
+from bathyal.scheduler.planner import StrategyPlanner
+from bathyal.scheduler.strategies.names import MOVING
 
 SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)
 STRATEGIES = ("keep", "liveness", "chain", "sequential", "revolve", "offload", "superneurons", "stream")

@@ -20,17 +20,20 @@ from typing import Any
 from tqdm import tqdm
 
 from bathyal.engine.backends.null import NullBackend
-from bathyal.engine.lowering import lower
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.lowering import lower
+from bathyal.engine.planning.profile import estimate
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
-from bathyal.scheduler.chain import background_bytes, chain_model
-from bathyal.scheduler.chain_bound import chain_bound_seconds
-from bathyal.scheduler.chain_dp import Block, Chain, Option, default_slots, minimum_budget, solve
-from bathyal.scheduler.kernels import Kernels, least_workspace
-from bathyal.scheduler.planner import Problem, make_plan
-from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.scheduler.blocks.model import background_bytes, chain_model
+from bathyal.scheduler.chain.bound import chain_bound_seconds
+from bathyal.scheduler.chain.least_memory import minimum_budget
+from bathyal.scheduler.chain.portfolio import default_slots, solve
+from bathyal.scheduler.chain.types import Block, Chain, Option
+from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.state_layout import lay_out_state
+from bathyal.scheduler.planner import make_plan
 
 CHAINS = (50, 200, 339, 833, 10_002)
 SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)

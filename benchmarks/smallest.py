@@ -17,7 +17,7 @@ from bathyal.layers import SGD
 from bathyal.layers.graph import Graph, Op
 from bathyal.layers.kinds import KINDS
 from bathyal.models.registry import MODELS, build_model
-from bathyal.scheduler.draft import aligned_size
+from bathyal.scheduler.layout.lifetimes import aligned_size
 from bathyal.scheduler.planner import StrategyPlanner
 
 MIB = 2**20
@@ -28,7 +28,7 @@ def operands(graph: Graph, op: Op) -> int:
     return sum(aligned_size(graph.tensors[t]) for t in {*op.inputs, *op.outputs})
 
 
-def taken_over(graph: Graph, op: Op) -> int:
+def inplace_reuses(graph: Graph, op: Op) -> int:
     """Bytes of what it reads that it may make something else in."""
     pairs = [p for p in KINDS[op.kind].inplace if p[0] < len(op.outputs) and p[1] < len(op.inputs)]
     sizes = [(graph.tensors[op.outputs[a]].nbytes, graph.tensors[op.inputs[b]].nbytes) for a, b in pairs]
@@ -54,7 +54,7 @@ def main() -> int:
         problem, _ = problem_without_memory(build_model(name), settings, Mode.TRAINING)
         graph = problem.graph
         largest = max(operands(graph, op) for op in graph.ops)
-        in_place = max(operands(graph, op) - taken_over(graph, op) for op in graph.ops)
+        in_place = max(operands(graph, op) - inplace_reuses(graph, op) for op in graph.ops)
         begin = time.perf_counter()
         least = StrategyPlanner(problem, "stream").least_bytes
         print(

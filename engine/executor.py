@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from ..layers.graph import FED, Graph
 from ..layers.kinds import KINDS
-from ..memory.device import Accesses, Device, Queue, Work
+from ..memory.devices.device import Accesses, Device, Queue, Work
 from ..memory.errors import DataError, unreachable
-from ..memory.tiers import Tier
-from ..scheduler.plan import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Run, Step, Wait
+from ..memory.tiers.tier import Tier
+from ..scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Run, Step, Wait
 from .backends.backend import NO_WORKSPACE, Backend
 from .results import Watch
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def hold_back_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt for a first Ctrl-C at the end of the block; for a second one at once."""
     python_s_own = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not python_s_own or threading.current_thread() is not threading.main_thread():

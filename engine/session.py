@@ -22,29 +22,30 @@ from ..layers.builder import Layer, forward_graph
 from ..layers.graph import Graph
 from ..layers.modes import evaluation_graph, prediction_graph, training_graph
 from ..layers.slabs import split_large
-from ..memory.device import Device
+from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
 from ..memory.sizes import format_size, format_size_exact, parse_size
-from ..memory.tiers import Tier
-from ..memory.timed_tier import Traffic
-from ..scheduler.costs import CostTable
-from ..scheduler.explain import explain
-from ..scheduler.kernels import Kernels
-from ..scheduler.link import parse_link
-from ..scheduler.plan import Plan
-from ..scheduler.planner import Problem, make_plan
-from ..scheduler.state_layout import StateLayout, lay_out_state, planned_layout
-from ..scheduler.strategies import parse_strategy
-from ..scheduler.verify import verify
+from ..memory.tiers.tier import Tier
+from ..memory.tiers.timed import Traffic
+from ..scheduler.layout.kernels import Kernels
+from ..scheduler.layout.problem import Problem
+from ..scheduler.plan.costs import CostTable
+from ..scheduler.plan.explain import explain
+from ..scheduler.plan.link import parse_link
+from ..scheduler.plan.state_layout import StateLayout, lay_out_state, planned_layout
+from ..scheduler.plan.steps import Plan
+from ..scheduler.plan.verify import verify
+from ..scheduler.planner import make_plan
+from ..scheduler.strategies.names import parse_strategy
 from .backends.backend import Backend
 from .executor import Executor
-from .load import Load
-from .lowering import lower
-from .plan_file import SavedPlan, Surroundings, load_plan, require_match, save_plan
-from .profile import estimate, measure
-from .seconds_store import cache_folder
+from .planning.background_load import Load
+from .planning.lowering import lower
+from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_match, save_plan
+from .planning.profile import estimate, measure
+from .planning.spill import Spill
+from .planning.timing_cache import cache_folder
 from .settings import AUTO, Settings, usable_cores
-from .spill import Spill
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
 from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
 from ..memory.sizes import parse_size
-from ..scheduler.kernels import Kernels
-from ..scheduler.link import parse_link
-from ..scheduler.strategies import MOVING, parse_strategy
+from ..scheduler.layout.kernels import Kernels
+from ..scheduler.plan.link import parse_link
+from ..scheduler.strategies.names import MOVING, parse_strategy
 from .backends.backend import Backend
 from .backends.cuda.gpu_library import cuda_backend
 from .backends.cuda.graphs import MATH

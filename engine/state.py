@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from ..layers.graph import STATE, Graph, Role, Tensor, TensorSpec
 from ..layers.initializers import initialize_rows
-from ..memory.device import Device
+from ..memory.devices.device import Device
 from ..memory.errors import DataError
-from ..memory.tiers import Tier
-from ..scheduler.state_layout import StateLayout
+from ..memory.tiers.tier import Tier
+from ..scheduler.plan.state_layout import StateLayout
 from .backends.backend import Backend
 
 Array = npt.NDArray[Any]

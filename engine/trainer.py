@@ -21,13 +21,13 @@ from ..layers.builder import Layer, forward_graph
 from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
 from ..layers.optimizer import SGD
 from ..memory.errors import BudgetError, CheckpointError, ConfigError, DataError
-from ..memory.tiers import Tier
-from ..scheduler.plan import Plan
-from . import checkpoint
-from .batches import as_batch
-from .belonging import environment, identity, require_match
-from .data import FromIterable, Source, require_count
-from .interrupts import held_back
+from ..memory.tiers.tier import Tier
+from ..scheduler.plan.steps import Plan
+from .checkpoints import folder as checkpoint
+from .checkpoints.compatibility import environment, identity, require_match
+from .data.checks import as_batch
+from .data.sources import FromIterable, Source, require_count
+from .interrupts import hold_back_interrupts
 from .results import Evaluation, StepResult, Watch
 from .session import Mode, Planned, Session
 from .settings import Settings, as_shape
@@ -221,7 +221,7 @@ class Trainer:
             RANDOM_KEY: np.array([self.settings.seed, self.step], np.int64),
         }
         before = self._session.traffic
-        with held_back():
+        with hold_back_interrupts():
             self._lost = f"step {self.step + 1} that broke off halfway"
             outputs = executor.run(feeds, watch)
             self._lost = ""

@@ -39,10 +39,10 @@ KINDS: Mapping[str, OpKind] = MappingProxyType(
     }
 )
 
-APART = "apart"
+NO_INPLACE = "apart"
 """Attribute of an operation that a backend computes by what promises nothing where outputs lie over inputs."""
 
 
 def overwritten(op: Op) -> tuple[tuple[int, int], ...]:
     """Pairs (output, input) of an operation whose memory may be shared where the input dies there."""
-    return () if op.attrs.get(APART) else KINDS[op.kind].inplace
+    return () if op.attrs.get(NO_INPLACE) else KINDS[op.kind].inplace

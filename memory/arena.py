@@ -17,8 +17,8 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from .available import free_memory
 from .errors import BudgetError, DeviceError
+from .process.available import free_memory
 from .region import Region
 from .sizes import format_size_exact
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .orders import Problem
+from .layout.problem import Problem
 from .planner import StrategyPlanner
 
 NO_LIMIT = 2**62

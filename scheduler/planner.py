@@ -17,17 +17,19 @@ from dataclasses import replace
 from ..layers.graph import Graph
 from ..memory.errors import BudgetError
 from ..memory.sizes import format_size
-from .baselines import BaselineOrders, plain_model
-from .bounds import knapsack_seconds
-from .chain_orders import ChainOrders
-from .draft import Draft
-from .link import Link
-from .offload import OffloadOrders
-from .orders import BestOf, Orders, Placed, Placer, Problem
-from .plan import Instance, Plan
-from .simulate import simulate
-from .strategies import MOVING, STRATEGIES, Strategy, parse_strategy
-from .verify import verify
+from .blocks.bounds import knapsack_seconds
+from .layout.lifetimes import Lifetimes
+from .layout.placer import PlacedOrder, Placer
+from .layout.problem import Problem
+from .plan.link import Link
+from .plan.simulate import simulate
+from .plan.steps import Instance, Plan
+from .plan.verify import verify
+from .strategies.baselines import BaselineStrategy, plain_model
+from .strategies.chain import ChainStrategy
+from .strategies.names import MOVING, STRATEGIES, StrategyName, parse_strategy
+from .strategies.offload import OffloadStrategy
+from .strategies.registry import BestOf, Strategy
 
 __all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan", "min_budget"]
 
@@ -60,45 +62,45 @@ class StrategyPlanner:
 
     def __init__(self, problem: Problem, strategy: str) -> None:
         self.problem = problem
-        self.strategy: Strategy = parse_strategy(strategy)
+        self.strategy: StrategyName = parse_strategy(strategy)
         self._placer = Placer(problem, whole_step=self.strategy.name == "keep")
         name, training = self.strategy.name, _is_training(problem.graph)
-        self._natural: Placed | None = None
-        self._orders: Orders | None = None
-        self._chain: ChainOrders | None = None
+        self._natural: PlacedOrder | None = None
+        self._orders: Strategy | None = None
+        self._chain: ChainStrategy | None = None
         self._own_order = [op.id for op in problem.graph.ops]
         self._runs_once = False
-        self._own_draft: Draft | None = None
+        self._own_draft: Lifetimes | None = None
         self._own_least = 0 if name == "keep" else self._placer.least_at_loss()
         if training and name in ("sequential", "revolve"):
-            self._orders = BaselineOrders(self._placer, self.strategy, plain_model(self._placer))
+            self._orders = BaselineStrategy(self._placer, self.strategy, plain_model(self._placer))
         elif problem.state.outside:
-            own = self.strategy if name in MOVING else Strategy("offload")
-            self._orders = OffloadOrders(self._placer, own)
+            own = self.strategy if name in MOVING else StrategyName("offload")
+            self._orders = OffloadStrategy(self._placer, own)
         else:
             self._runs_once = True
             if training and name in ("auto", "chain"):
-                self._orders = self._chain = ChainOrders(self._placer)
+                self._orders = self._chain = ChainStrategy(self._placer)
                 if name == "auto" and problem.costs.link is not None:
-                    moving = OffloadOrders(self._placer, Strategy("stream"), self._chain)
+                    moving = OffloadStrategy(self._placer, StrategyName("stream"), self._chain)
                     self._orders = BestOf(self._placer, [self._chain, moving])
             elif training and name in MOVING:
-                chain = ChainOrders(self._placer) if name == "stream" else None
-                self._orders = OffloadOrders(self._placer, self.strategy, chain)
+                chain = ChainStrategy(self._placer) if name == "stream" else None
+                self._orders = OffloadStrategy(self._placer, self.strategy, chain)
         smallest = None if self._orders is None else self._orders.smallest()
         proposed = [smallest, self._natural_within(None if smallest is None else smallest.end)]
         self._least = min((p for p in proposed if p is not None), key=lambda placed: placed.end)
 
-    def _natural_within(self, nbytes: int | None) -> Placed | None:
+    def _natural_within(self, nbytes: int | None) -> PlacedOrder | None:
         """The graph's own order, where a strategy takes it and it may end within `nbytes`; placing takes seconds."""
         placer = self._placer
         if self._natural is not None or not self._runs_once or (nbytes is not None and nbytes < self._own_least):
             return self._natural
         if self._own_draft is None:
-            self._own_draft = placer.drafted(self._own_order)
+            self._own_draft = placer.find_lifetimes(self._own_order)
             self._own_least = placer.least_end(self._own_draft)
         if nbytes is None or self._own_least <= nbytes:
-            placed = placer.located(self._own_order, self._own_draft)
+            placed = placer.place_lifetimes(self._own_order, self._own_draft)
             self._natural = replace(placed, note="every operation once, in the network's order")
         return self._natural
 
@@ -127,7 +129,7 @@ class StrategyPlanner:
             chosen = natural
         else:
             chosen = (self._orders.fastest(budget_bytes) if self._orders is not None else None) or least
-        chosen = self._placer.finished(chosen, budget_bytes)
+        chosen = self._placer.finish(chosen, budget_bytes)
         plan = _plan(problem, str(self.strategy), budget_bytes, chosen, least.end)
         if self._chain is not None:
             plan = replace(plan, chain_bound_seconds=self._chain.bound_seconds(budget_bytes))
@@ -144,7 +146,7 @@ class StrategyPlanner:
         streams = name == "stream" or (name == "auto" and problem.costs.link is not None)
         if _is_training(problem.graph) and not streams and not problem.fixed_state:
             placer = Placer(problem, whole_step=False)
-            least = OffloadOrders(placer, Strategy("stream"), link=Link(1.0, 1.0)).smallest().end
+            least = OffloadStrategy(placer, StrategyName("stream"), link=Link(1.0, 1.0)).smallest().end
             words.append(f"With a disk (--spill-dir) 'stream' needs {least} bytes ({format_size(least)}).")
         return " ".join(words) or "Give more memory, a smaller batch or smaller images."
 
@@ -153,13 +155,15 @@ def _is_training(graph: Graph) -> bool:
     return any(op.forward_op != op.id for op in graph.ops)
 
 
-def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: Placed, least_bytes: int) -> Plan:
-    drafted, copies = chosen.draft, chosen.draft.copies
+def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: PlacedOrder, least_bytes: int) -> Plan:
+    lifetimes, copies = chosen.lifetimes, chosen.lifetimes.copies
     plan = Plan(
         strategy=strategy,
         graph=problem.graph.fingerprint(),
-        steps=tuple(drafted.steps),
-        instances=tuple(map(Instance, drafted.tensor, drafted.birth, drafted.death, drafted.nbytes, chosen.addresses)),
+        steps=tuple(lifetimes.steps),
+        instances=tuple(
+            map(Instance, lifetimes.tensor, lifetimes.birth, lifetimes.death, lifetimes.nbytes, chosen.addresses)
+        ),
         copies=tuple(map(Instance, copies.tensor, copies.birth, copies.death, copies.nbytes, chosen.outside)),
         outside_bytes=chosen.outside_end,
         peak_bytes=chosen.end,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...layers.graph import Graph, Op, Tensor
-from ...memory.device import Machine
+from ...memory.devices.device import Machine
 from ...memory.region import Region
 
 Launch = Callable[[Sequence[int]], None]

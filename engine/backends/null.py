@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...layers.graph import Graph, Op, Tensor
-from ...memory.host import HostMachine
+from ...memory.devices.host import HostMachine
 from ...memory.region import Region
 from .backend import Kernel, Launch
 

@@ -2,7 +2,7 @@
 
 import json
 
-from memory_limit import memory_cgroup, peak_bytes, run_inside
+from tests.support.memory_limit import memory_cgroup, peak_bytes, run_inside
 
 MIB = 2**20
 INTERPRETER = 150 * MIB

@@ -8,12 +8,12 @@ import pytest
 import bathyal as bt
 from bathyal.engine import settings
 from bathyal.engine.backends.cuda.backend import CudaBackend
-from bathyal.memory.cuda import CudaMachine
-from bathyal.memory.cuda_arena import RESERVED_BYTES
+from bathyal.memory.cuda.arena import RESERVED_BYTES
+from bathyal.memory.cuda.device import CudaMachine
 from bathyal.models.registry import build_model
-from bathyal.scheduler.plan import Offload
-from cuda_library import CpuLibrary
-from fake_cuda import FakeCuda
+from bathyal.scheduler.plan.steps import Offload
+from tests.support.cuda_library import CpuLibrary
+from tests.support.fake_cuda import FakeCuda
 
 SHAPE = (6, 1, 28, 28)
 MIB = 2**20

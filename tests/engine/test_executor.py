@@ -8,8 +8,8 @@ import pytest
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.executor import Executor
-from bathyal.engine.lowering import lower
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.lowering import lower
+from bathyal.engine.planning.profile import estimate
 from bathyal.engine.state import State
 from bathyal.layers import (
     SGD,
@@ -37,18 +37,19 @@ from bathyal.layers import (
 from bathyal.layers.graph import Role
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.arena import Arena
+from bathyal.memory.devices.host import HostDevice
+from bathyal.memory.devices.shadow import RaceError
+from bathyal.memory.devices.simulated import SimulatedDevice
 from bathyal.memory.errors import BudgetError, DataError
-from bathyal.memory.host import HostDevice
-from bathyal.memory.shadow import RaceError
-from bathyal.memory.simulated import SimulatedDevice
-from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.plan import NO_INSTANCE, Fetch, Offload, Run, Wait
-from bathyal.scheduler.planner import STRATEGIES, Problem, make_plan
-from bathyal.scheduler.state_layout import lay_out_state, planned_layout
-from bathyal.scheduler.strategies import MOVING
-from bathyal.scheduler.verify import verify
-from random_networks import random_network, random_problem
-from spilling import linked, tier_for
+from bathyal.scheduler.layout.kernels import Kernels
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.plan.steps import NO_INSTANCE, Fetch, Offload, Run, Wait
+from bathyal.scheduler.plan.verify import verify
+from bathyal.scheduler.planner import make_plan
+from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from tests.support.random_networks import random_network, random_problem
+from tests.support.spilling import linked, tier_for
 
 SHAPE = (3, 3, 8, 8)
 

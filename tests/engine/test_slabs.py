@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import bathyal as bt
-from bathyal.engine import checkpoint, session
+from bathyal.engine import session
+from bathyal.engine.checkpoints import folder as checkpoint
 from bathyal.engine.session import Mode, mode_graph, plan_without_memory
 from bathyal.engine.settings import BACKENDS, Settings
 from bathyal.engine.state import State

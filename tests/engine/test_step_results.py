@@ -7,7 +7,7 @@ import pytest
 
 import bathyal as bt
 from bathyal.engine.results import StepResult, hidden_share
-from bathyal.memory.host_tier import HostTier
+from tests.support.host_tier import HostTier
 
 MEMORY = 3500 * 1024
 SHAPE = (4, 3, 16, 16)

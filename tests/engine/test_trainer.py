@@ -7,9 +7,9 @@ import pytest
 import bathyal as bt
 from bathyal.engine import session
 from bathyal.engine.backends.reference import ReferenceBackend
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.profile import estimate
 from bathyal.engine.session import Mode
-from bathyal.scheduler.costs import CostTable
+from bathyal.scheduler.plan.costs import CostTable
 
 SHAPE = (8, 3, 8, 8)
 

@@ -5,11 +5,12 @@ import pytest
 
 from bathyal.engine.backends.cuda.gpu_library import cuda_backend
 from bathyal.engine.backends.reference import ReferenceBackend
-from bathyal.memory.cuda import CudaMachine
-from bathyal.memory.cuda_runtime import cuda_runtime
+from bathyal.memory.cuda.device import CudaMachine
+from bathyal.memory.cuda.runtime import cuda_runtime
 from bathyal.memory.errors import BudgetError, DeviceError
-from bathyal.scheduler.planner import STRATEGIES, make_plan
-from cuda_networks import PLENTY, check_agreement, least_plan, problem, run_on_own_device
+from bathyal.scheduler.planner import make_plan
+from bathyal.scheduler.strategies.names import STRATEGIES
+from tests.support.cuda_networks import PLENTY, check_agreement, least_plan, problem, run_on_own_device
 
 pytestmark = pytest.mark.gpu
 MIB = 2**20

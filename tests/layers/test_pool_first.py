@@ -5,8 +5,8 @@ import pytest
 
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.executor import Executor
-from bathyal.engine.lowering import lower
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.lowering import lower
+from bathyal.engine.planning.profile import estimate
 from bathyal.engine.state import State
 from bathyal.layers import (
     SGD,
@@ -24,10 +24,11 @@ from bathyal.layers import (
 )
 from bathyal.layers.pool_first import pool_first
 from bathyal.memory.arena import Arena
-from bathyal.memory.host import HostDevice
-from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.planner import Problem, make_plan
-from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.memory.devices.host import HostDevice
+from bathyal.scheduler.layout.kernels import Kernels
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.state_layout import lay_out_state
+from bathyal.scheduler.planner import make_plan
 
 SHAPE = (3, 3, 12, 12)
 END = (GlobalAvgPool2d(), Flatten(), Linear(5))

@@ -23,7 +23,7 @@ from bathyal.models import (
 )
 from bathyal.models.resnet import RESNET_1001, RESNET_2500, Stages, depth
 from bathyal.models.variant import Variant
-from bathyal.scheduler.paper_layers import LayerKind, paper_network
+from benchmarks.superneurons.layers import LayerKind, paper_network
 
 TODAY, PAPER = (1, 3, 224, 224), (1, 3, 227, 227)
 

@@ -5,19 +5,20 @@ import pytest
 
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.executor import Executor
-from bathyal.engine.lowering import lower
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.lowering import lower
+from bathyal.engine.planning.profile import estimate
 from bathyal.engine.trainer import Trainer
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.memory.arena import Arena
-from bathyal.memory.host import HostDevice
-from bathyal.memory.simulated import SimulatedDevice
+from bathyal.memory.devices.host import HostDevice
+from bathyal.memory.devices.simulated import SimulatedDevice
 from bathyal.models.registry import MODELS, build_model
-from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.planner import STRATEGIES, Problem, StrategyPlanner
-from bathyal.scheduler.state_layout import lay_out_state
-from bathyal.scheduler.strategies import MOVING
-from spilling import linked, tier_for
+from bathyal.scheduler.layout.kernels import Kernels
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.state_layout import lay_out_state
+from bathyal.scheduler.planner import StrategyPlanner
+from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from tests.support.spilling import linked, tier_for
 
 NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
 

@@ -5,7 +5,7 @@ import pytest
 from bathyal.memory.errors import ConfigError
 from bathyal.scheduler.curve import NO_LIMIT, curve
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
-from random_networks import random_problem
+from tests.support.random_networks import random_problem
 
 
 @pytest.mark.parametrize("seed", range(4))

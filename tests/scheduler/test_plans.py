@@ -11,16 +11,16 @@ import pytest
 from bathyal.layers.graph import Phase
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import BudgetError, ConfigError
-from bathyal.scheduler.bounds import knapsack_seconds
-from bathyal.scheduler.plan import NO_TENSOR, Plan
-from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
-from bathyal.scheduler.simulate import simulate
-from bathyal.scheduler.state_layout import planned_layout
-from bathyal.scheduler.strategies import MOVING
-from bathyal.scheduler.verify import verify
-from plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte
-from random_networks import natural_order, random_problem
-from spilling import linked
+from bathyal.scheduler.blocks.bounds import knapsack_seconds
+from bathyal.scheduler.plan.simulate import simulate
+from bathyal.scheduler.plan.state_layout import planned_layout
+from bathyal.scheduler.plan.steps import NO_TENSOR, Plan
+from bathyal.scheduler.plan.verify import verify
+from bathyal.scheduler.planner import StrategyPlanner, make_plan, min_budget
+from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from tests.support.plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte
+from tests.support.random_networks import natural_order, random_problem
+from tests.support.spilling import linked
 
 SEEDS = range(12)
 CASES = [(seed, strategy) for strategy in STRATEGIES for seed in (range(0, 12, 3) if strategy in MOVING else SEEDS)]
@@ -133,8 +133,8 @@ def test_same_problem_same_plan():
 
 PLANS_DIGEST = """
 import hashlib
-from random_networks import random_problem
-from spilling import linked
+from tests.support.random_networks import random_problem
+from tests.support.spilling import linked
 from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.planner import STRATEGIES, StrategyPlanner, make_plan, min_budget
 
@@ -175,7 +175,7 @@ def test_refusal_of_a_simple_strategy_says_what_chain_needs():
 
 def test_rejected_candidates_log_their_reason(caplog):
     problem = random_problem(2)
-    with caplog.at_level(logging.INFO, "bathyal.scheduler.chain_orders"):
+    with caplog.at_level(logging.INFO, "bathyal.scheduler.strategies.chain"):
         make_plan(problem, "chain", budgets(problem, "chain")[0])
     assert "chain: " in caplog.text
 

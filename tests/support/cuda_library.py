@@ -14,9 +14,9 @@ from bathyal.engine.backends.backend import Kernel
 from bathyal.engine.backends.cuda.bfloat16 import from_bfloat16, to_bfloat16
 from bathyal.engine.backends.cuda.request import CHANNELS_LAST
 from bathyal.engine.backends.reference.registry import IMPLEMENTATIONS
-from bathyal.engine.backends.reference.variant import Site
+from bathyal.engine.backends.reference.variant import OpSpec
 from bathyal.layers.graph import TensorSpec
-from cuda_on_cpu import cuda_on_cpu
+from tests.support.cuda_on_cpu import cuda_on_cpu
 
 PLANS = (Kernel("fast", 40_000), Kernel("middling", 4096), Kernel("lean", 0))
 STATISTICS_BYTES = 1024
@@ -66,7 +66,7 @@ def nbytes_of(operand):
 def reference(kind, attrs, inputs, outputs, kernel=0):
     """Outputs of an operation by the reference backend; `outputs` are specs."""
     specs = tuple(TensorSpec(a.shape, str(a.dtype)) for a in inputs)
-    variant = IMPLEMENTATIONS[kind](Site(specs, tuple(outputs), attrs))[kernel]
+    variant = IMPLEMENTATIONS[kind](OpSpec(specs, tuple(outputs), attrs))[kernel]
     made = [np.empty(s.shape, s.dtype) for s in outputs]
     scratch = [np.empty(s.shape, s.dtype) for s in variant.scratch]
     with np.errstate(all="ignore"):

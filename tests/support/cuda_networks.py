@@ -3,17 +3,18 @@
 import numpy as np
 
 from bathyal.engine.executor import Executor
-from bathyal.engine.lowering import lower
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.lowering import lower
+from bathyal.engine.planning.profile import estimate
 from bathyal.engine.state import State
 from bathyal.layers import SGD, forward_graph, training_graph
-from bathyal.memory.host_tier import HostTier
-from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.planner import Problem, StrategyPlanner, make_plan
-from bathyal.scheduler.state_layout import lay_out_state, planned_layout
-from lowered_graphs import relative_distance
-from random_networks import random_network
-from spilling import linked
+from bathyal.scheduler.layout.kernels import Kernels
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.planner import StrategyPlanner, make_plan
+from tests.support.host_tier import HostTier
+from tests.support.lowered_graphs import relative_distance
+from tests.support.random_networks import random_network
+from tests.support.spilling import linked
 
 SHAPE = (3, 3, 8, 8)
 STEPS = 3

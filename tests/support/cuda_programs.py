@@ -21,7 +21,7 @@ from bathyal.engine.backends.cuda.programs import PROGRAMS
 from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Operand, Request
 from bathyal.layers.graph import TensorSpec
 from bathyal.layers.kinds import KINDS
-from cuda_on_cpu import CudaOnCpu, cuda_on_cpu
+from tests.support.cuda_on_cpu import CudaOnCpu, cuda_on_cpu
 
 Array = npt.NDArray[Any]
 

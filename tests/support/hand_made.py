@@ -8,22 +8,23 @@ from dataclasses import dataclass, replace
 
 from bathyal.layers.graph import Graph, Op, Phase, Role, Tensor
 from bathyal.layers.kinds import KINDS
-from bathyal.scheduler.costs import CostTable, KernelCost
-from bathyal.scheduler.draft import Draft, draft
-from bathyal.scheduler.kernels import Kernels, least_workspace
-from bathyal.scheduler.link import Link
-from bathyal.scheduler.moves import Order
-from bathyal.scheduler.offload import OffloadOrders
-from bathyal.scheduler.orders import Placed, Placer, Problem
-from bathyal.scheduler.plan import Instance, Plan
-from bathyal.scheduler.recompute import recomputing_order
-from bathyal.scheduler.residents import Residents
-from bathyal.scheduler.segments import cheap_segments
-from bathyal.scheduler.simulate import simulate
-from bathyal.scheduler.state_layout import StateLayout
-from bathyal.scheduler.strategies import parse_strategy
-from bathyal.scheduler.tensor_cache import Eviction, Timing
-from bathyal.scheduler.verify import verify
+from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.layout.lifetimes import Lifetimes, find_lifetimes
+from bathyal.scheduler.layout.moves import Order
+from bathyal.scheduler.layout.placer import PlacedOrder, Placer
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.offload.cache import EvictionRule, Timing
+from bathyal.scheduler.offload.recompute import recomputing_order
+from bathyal.scheduler.offload.segments import cheap_segments
+from bathyal.scheduler.offload.uses import UseTable
+from bathyal.scheduler.plan.costs import CostTable, KernelCost
+from bathyal.scheduler.plan.link import Link
+from bathyal.scheduler.plan.simulate import simulate
+from bathyal.scheduler.plan.state_layout import StateLayout
+from bathyal.scheduler.plan.steps import Instance, Plan
+from bathyal.scheduler.plan.verify import verify
+from bathyal.scheduler.strategies.names import parse_strategy
+from bathyal.scheduler.strategies.offload import OffloadStrategy
 
 PAGE = 4096
 Row = tuple[str, Sequence[int], Sequence[int]]
@@ -36,8 +37,8 @@ class Cached:
 
     problem: Problem
     order: list[int]
-    drafted: Draft
-    residents: Residents
+    lifetimes: Lifetimes
+    residents: UseTable
     timed: Timing
 
 
@@ -45,10 +46,10 @@ def cached(problem: Problem, order: Sequence[int] | None = None) -> Cached:
     """An order of a problem with a link; by default the graph's own."""
     assert problem.costs.link is not None
     graph, order = problem.graph, [op.id for op in problem.graph.ops] if order is None else list(order)
-    drafted = draft(graph, order, least_workspace(problem.costs, problem.kernels))
+    lifetimes = find_lifetimes(graph, order, least_workspace(problem.costs, problem.kernels))
     seconds = [problem.costs.kernels[number][0].seconds for number in order]
     heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
-    return Cached(problem, order, drafted, Residents(graph, drafted), Timing(seconds, heavy, problem.costs.link))
+    return Cached(problem, order, lifetimes, UseTable(graph, lifetimes), Timing(seconds, heavy, problem.costs.link))
 
 
 def orders(problem: Problem) -> list[list[int]]:
@@ -116,27 +117,29 @@ def drawn(seed: int, operations: int, sizes: Sequence[int] = MIXED) -> Cached:
     return hand_made(rows, nbytes, seconds, Link(*(PAGE * rng.choice((0.5, 1, 4)) for _ in range(2))), outputs)
 
 
-def offloaded(case: Cached, budget_bytes: int, eviction: Eviction) -> Plan | None:
+def offloaded(case: Cached, budget_bytes: int, eviction: EvictionRule) -> Plan | None:
     """The plan of an order with the moves that `offload` puts into it, verified; None where nothing fits."""
     placer = Placer(case.problem, whole_step=False)
-    strategy = OffloadOrders(placer, parse_strategy("offload"))
+    strategy = OffloadStrategy(placer, parse_strategy("offload"))
     candidate = strategy._candidate("by hand", case.order, placer.choose, case.problem.state)
-    placed = strategy._placed(candidate, eviction, budget_bytes)
+    placed = strategy._place(candidate, eviction, budget_bytes)
     return None if placed is None else _verified(case, placed)
 
 
 def planned(case: Cached, moved: Order) -> Plan:
     """The plan of an order with moves, placed and verified."""
-    return _verified(case, Placer(case.problem, whole_step=False).placed(moved))
+    return _verified(case, Placer(case.problem, whole_step=False).place_order(moved))
 
 
-def _verified(case: Cached, placed: Placed) -> Plan:
-    problem, drafted, copies = case.problem, placed.draft, placed.draft.copies
+def _verified(case: Cached, placed: PlacedOrder) -> Plan:
+    problem, lifetimes, copies = case.problem, placed.lifetimes, placed.lifetimes.copies
     plan = Plan(
         strategy="by hand",
         graph=problem.graph.fingerprint(),
-        steps=tuple(drafted.steps),
-        instances=tuple(map(Instance, drafted.tensor, drafted.birth, drafted.death, drafted.nbytes, placed.addresses)),
+        steps=tuple(lifetimes.steps),
+        instances=tuple(
+            map(Instance, lifetimes.tensor, lifetimes.birth, lifetimes.death, lifetimes.nbytes, placed.addresses)
+        ),
         copies=tuple(map(Instance, copies.tensor, copies.birth, copies.death, copies.nbytes, placed.outside)),
         outside_bytes=placed.outside_end,
         peak_bytes=placed.end,

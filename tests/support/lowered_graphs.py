@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bathyal.engine.backends.backend import NO_WORKSPACE, Backend
 from bathyal.engine.backends.reference import ReferenceBackend
-from bathyal.engine.lowering import lower
+from bathyal.engine.planning.lowering import lower
 from bathyal.layers.graph import FED, Graph, Op, Role, Tensor
 from bathyal.layers.initializers import initialize
 from bathyal.layers.kinds import KINDS

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from bathyal.memory.errors import DeviceError
-from bathyal.memory.limit import MemoryLimit, memory_limit
+from bathyal.memory.process.limit import MemoryLimit, memory_limit
 
 
 @contextmanager

@@ -8,9 +8,10 @@ import numpy as np
 
 from bathyal.layers.graph import FED, STATE
 from bathyal.layers.kinds import KINDS, overwritten
-from bathyal.scheduler.plan import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Wait
-from bathyal.scheduler.planner import Problem, StrategyPlanner
-from bathyal.scheduler.state_layout import planned_layout
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.state_layout import planned_layout
+from bathyal.scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Wait
+from bathyal.scheduler.planner import StrategyPlanner
 
 PLENTY = 2**40
 

@@ -1,7 +1,8 @@
 """Chains of random blocks, and budgets from their least to no recomputation."""
 
-from bathyal.scheduler.chain_dp import Block, Chain, Option, minimum_budget, simulate_chain
-from bathyal.scheduler.chain_rows import keep_everything
+from bathyal.scheduler.chain.least_memory import minimum_budget
+from bathyal.scheduler.chain.states import keep_everything
+from bathyal.scheduler.chain.types import Block, Chain, Option, simulate_chain
 
 
 def random_chain(rng, count, runs=False):

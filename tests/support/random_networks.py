@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from bathyal.engine.backends.null import NullBackend
-from bathyal.engine.lowering import lower
-from bathyal.engine.profile import estimate
+from bathyal.engine.planning.lowering import lower
+from bathyal.engine.planning.profile import estimate
 from bathyal.layers import (
     SGD,
     AvgPool2d,
@@ -31,9 +31,9 @@ from bathyal.layers import (
     training_graph,
 )
 from bathyal.layers.merge import Add, Concat
-from bathyal.scheduler.kernels import Kernels
-from bathyal.scheduler.planner import Problem
-from bathyal.scheduler.state_layout import lay_out_state
+from bathyal.scheduler.layout.kernels import Kernels
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.state_layout import lay_out_state
 
 
 def random_network(seed: int) -> Sequential:

@@ -6,11 +6,11 @@ import random
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from bathyal.memory.host_tier import HostTier
-from bathyal.scheduler.link import Link
-from bathyal.scheduler.orders import Problem
-from bathyal.scheduler.plan import Plan
-from bathyal.scheduler.strategies import MOVING
+from bathyal.scheduler.layout.problem import Problem
+from bathyal.scheduler.plan.link import Link
+from bathyal.scheduler.plan.steps import Plan
+from bathyal.scheduler.strategies.names import MOVING
+from tests.support.host_tier import HostTier
 
 
 def random_link(seed: int) -> Link:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bathyal.memory.arena import Arena
-from bathyal.memory.disk_tier import DiskTier
-from bathyal.memory.host import HostDevice
+from bathyal.memory.devices.host import HostDevice
+from bathyal.memory.tiers.disk import DiskTier
 
 HALF = 4 * 2**20
 

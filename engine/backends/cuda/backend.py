@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ....layers.graph import Graph, Op, Signature, Tensor
 from ....layers.kinds import KINDS
-from ....memory.device import Machine
+from ....memory.devices.device import Machine
 from ....memory.errors import DataError, DeviceError, unreachable
 from ....memory.region import Region
 from ..backend import Kernel, Launch

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ....memory.cuda import CudaMachine, device_name
-from ....memory.cuda_runtime import CudaRuntime
+from ....memory.cuda.device import CudaMachine, device_name
+from ....memory.cuda.runtime import CudaRuntime
 from ....memory.errors import DeviceError
-from ....scheduler.plan import ALIGNMENT
+from ....scheduler.plan.steps import ALIGNMENT
 from ..backend import Kernel
 from .backend import CudaBackend
 from .cudnn_library import INSTALL, CudnnLibrary

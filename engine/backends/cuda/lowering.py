@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ....layers.graph import Graph, Op, Role, Tensor
-from ....layers.kinds import APART, overwritten
+from ....layers.kinds import NO_INPLACE, overwritten
 from ....memory.errors import ConfigError
 from ..fusion import fuse
 from .graphs import RECIPES
@@ -54,7 +54,7 @@ def _told(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
     if op.kind == "batch_norm_update":
         attrs["eps"] = eps[op.inputs[0]]
     if overwritten(op) and _apart(graph, op):
-        attrs[APART] = True
+        attrs[NO_INPLACE] = True
     return replace(op, attrs=MappingProxyType(attrs)) if attrs != dict(op.attrs) else op
 
 

@@ -17,15 +17,15 @@ import numpy.typing as npt
 from ....layers.graph import Graph, Op, Signature, Tensor, TensorSpec
 from ....layers.kinds import KINDS
 from ....memory.arena import host_memory
+from ....memory.devices.host import HostMachine
 from ....memory.errors import DataError
-from ....memory.host import HostMachine
 from ....memory.region import Region
 from ..backend import Kernel, Launch
 from ..fusion import fuse
 from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
 from ..reference.registry import IMPLEMENTATIONS
-from ..reference.variant import Site, Variant
+from ..reference.variant import OpSpec, Variant
 from .handles import (
     AVX2_BIT,
     QUERY_SCRATCHPAD,
@@ -109,7 +109,7 @@ class OneDnnBackend:
 
     def _flat(self, graph: Graph, op: Op) -> tuple[Variant, ...]:
         specs = _flat_specs(graph, op)
-        return IMPLEMENTATIONS[op.kind](Site(specs[: len(op.inputs)], specs[len(op.inputs) :], op.attrs))
+        return IMPLEMENTATIONS[op.kind](OpSpec(specs[: len(op.inputs)], specs[len(op.inputs) :], op.attrs))
 
     def _launch(self, graph: Graph, op: Op, kernel: int, repeat: bool, base: int) -> Launch:
         recipe, choices = self._choices(graph, op, repeat)

@@ -24,7 +24,7 @@ from .normalization import normalization_forward
 from .pooling import MAX, pooling_forward
 from .recipes import computes
 
-Wishes = tuple[list[str], list[tuple[str, int | None]]]
+LayoutRequest = tuple[list[str], list[tuple[str, int | None]]]
 """Layouts that an operation wants of its inputs and makes of its outputs, with bytes where no layout tells them."""
 
 
@@ -61,7 +61,7 @@ class Lowering:
 
     def _lower(self, op: Op) -> None:
         computed = self._computed(op)
-        wanted, made = self._wishes(op) if computed or op.updates else self._plain(op)
+        wanted, made = self._request_layouts(op) if computed or op.updates else self._plain(op)
         inputs = [self._in_layout(op, t, name, computed) for t, name in zip(op.inputs, wanted, strict=True)]
         outputs, conversions = [], []
         for t, (name, nbytes) in zip(op.outputs, made, strict=True):
@@ -89,10 +89,10 @@ class Lowering:
         """Whether a tensor in one layout can pass for one in the other: the library must be told the very layout."""
         return found == wanted if computed else self._layouts.same_bytes(shape, found, wanted)
 
-    def _plain(self, op: Op) -> Wishes:
+    def _plain(self, op: Op) -> LayoutRequest:
         return [PLAIN] * len(op.inputs), [(PLAIN, None)] * len(op.outputs)
 
-    def _wishes(self, op: Op) -> Wishes:
+    def _request_layouts(self, op: Op) -> LayoutRequest:
         tensors = self._tensors
         now = [tensors[t].layout for t in op.inputs]
         made: list[tuple[str, int | None]] = [(PLAIN, None)] * len(op.outputs)
@@ -123,7 +123,7 @@ class Lowering:
         shape = self._tensors[op.outputs[0]].shape
         return PLAIN if layout == PLAIN else self._layouts.blocked(shape)
 
-    def _convolution(self, op: Op) -> Wishes:
+    def _convolution(self, op: Op) -> LayoutRequest:
         x, y = (self._tensors[t].shape for t in (op.inputs[0], op.outputs[0]))
         x_blocked, y_blocked, weight = self._choice(op, x[0])
         bias = [PLAIN] * (len(op.inputs) - 2)
@@ -156,7 +156,7 @@ class Lowering:
         assert found is not None
         return self._layouts.add(shape, found)
 
-    def _convolution_data(self, op: Op) -> Wishes:
+    def _convolution_data(self, op: Op) -> LayoutRequest:
         dy, weight = (self._tensors[t] for t in op.inputs)
         dx = self._tensors[self._graph.ops[op.forward_op].inputs[0]]
         layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])
@@ -165,7 +165,7 @@ class Lowering:
         found = convolution_backward_data(engine, below, engine.undecided(shape), above, op.attrs)
         return [self._above(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
 
-    def _convolution_weights(self, op: Op) -> Wishes:
+    def _convolution_weights(self, op: Op) -> LayoutRequest:
         x, dy = (self._tensors[t] for t in op.inputs)
         weight, *bias = (self._tensors[t] for t in self._graph.ops[op.forward_op].inputs[1:])
         layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])

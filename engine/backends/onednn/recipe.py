@@ -55,7 +55,7 @@ class Request:
     repeat: bool
 
 
-Cook = Callable[[Request], Recipe]
+MakeRecipe = Callable[[Request], Recipe]
 
 
 def beyond(size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:

@@ -31,7 +31,7 @@ from .normalization import (
     batch_norm_training,
 )
 from .pooling import average_pool, average_pool_backward, counts_alike, max_pool, max_pool_backward
-from .recipe import TRAINING, Cook, Recipe, Request
+from .recipe import TRAINING, MakeRecipe, Recipe, Request
 
 ADDITION = 131056
 
@@ -94,7 +94,7 @@ def _convert(r: Request) -> Recipe:
     return Recipe(r.engine.reorder(r.inputs[0].layout, r.outputs[0].layout), {SOURCE: 0, TARGET: 1})
 
 
-RECIPES: Mapping[str, Cook] = MappingProxyType(
+RECIPES: Mapping[str, MakeRecipe] = MappingProxyType(
     {
         "conv2d": conv2d,
         "conv2d_backward_data": conv2d_backward_data,

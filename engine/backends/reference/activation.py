@@ -8,7 +8,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import flat_spans
-from .variant import Array, Implementation, Site, Variant
+from .variant import Array, Implementation, OpSpec, Variant
 
 Piece = Callable[..., None]
 """Computes one piece from flat pieces of inputs, outputs and scratch."""
@@ -17,7 +17,7 @@ Piece = Callable[..., None]
 def _pieces(piece: Piece, *dtypes: str) -> Implementation:
     """An implementation that works through flat pieces, with one scratch array per type; "" is the operation's own."""
 
-    def implementation(site: Site) -> tuple[Variant, ...]:
+    def implementation(site: OpSpec) -> tuple[Variant, ...]:
         elements = site.outputs[0].nbytes // np.dtype(site.outputs[0].dtype).itemsize
         longest, pieces = flat_spans(elements)
         operands = len(site.inputs) + len(site.outputs)

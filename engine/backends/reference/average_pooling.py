@@ -13,7 +13,7 @@ import numpy as np
 from ....layers.graph import TensorSpec
 from .blocks import channel_blocks, channel_sums
 from .max_pooling import as_planes, planes
-from .variant import Array, Implementation, Site, Variant, float64, store
+from .variant import Array, Implementation, OpSpec, Variant, float64, store
 from .windows import Windows, pooling_windows
 
 
@@ -27,7 +27,7 @@ def _divisors(windows: Windows, axis: int, count_padding: bool, dtype: str) -> A
     return (ends - starts).astype(dtype)
 
 
-def _plan(site: Site, x: TensorSpec, y: TensorSpec) -> tuple[Windows, Array, Array]:
+def _plan(site: OpSpec, x: TensorSpec, y: TensorSpec) -> tuple[Windows, Array, Array]:
     windows = pooling_windows((x.shape[2], x.shape[3]), (y.shape[2], y.shape[3]), site.attrs)
     counted = site.attrs["count_include_pad"]
     return (
@@ -37,7 +37,7 @@ def _plan(site: Site, x: TensorSpec, y: TensorSpec) -> tuple[Windows, Array, Arr
     )
 
 
-def _forward(site: Site) -> tuple[Variant, ...]:
+def _forward(site: OpSpec) -> tuple[Variant, ...]:
     windows, rows, columns = _plan(site, site.inputs[0], site.outputs[0])
     _, pieces = planes(windows, math.prod(site.inputs[0].shape[:2]))
     taps = windows.taps(0, windows.output[0])
@@ -56,7 +56,7 @@ def _forward(site: Site) -> tuple[Variant, ...]:
     return (Variant("taps", run, (TensorSpec(windows.output, site.dtype),)),)
 
 
-def _backward(site: Site) -> tuple[Variant, ...]:
+def _backward(site: OpSpec) -> tuple[Variant, ...]:
     windows, rows, columns = _plan(site, site.outputs[0], site.inputs[0])
     shape, pieces = planes(windows, math.prod(site.inputs[0].shape[:2]))
     taps = windows.taps(0, windows.output[0])
@@ -75,7 +75,7 @@ def _backward(site: Site) -> tuple[Variant, ...]:
     return (Variant("taps", run, (TensorSpec(windows.output, site.dtype), TensorSpec(shape, site.dtype))),)
 
 
-def _global(site: Site) -> tuple[Variant, ...]:
+def _global(site: OpSpec) -> tuple[Variant, ...]:
     images, channels, height, width = site.inputs[0].shape
     rows, pixels = images * channels, height * width
     elements, blocks = channel_blocks(1, rows, pixels)
@@ -88,7 +88,7 @@ def _global(site: Site) -> tuple[Variant, ...]:
     return (Variant("blocks", run, (float64(elements), float64(rows), float64(rows))),)
 
 
-def _global_backward(site: Site) -> tuple[Variant, ...]:
+def _global_backward(site: OpSpec) -> tuple[Variant, ...]:
     _, _, height, width = site.outputs[0].shape
 
     def run(dy: Array, dx: Array) -> None:

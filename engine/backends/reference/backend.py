@@ -17,13 +17,13 @@ from threadpoolctl import threadpool_info
 
 from ....layers.graph import Graph, Op, Signature, Tensor
 from ....memory.arena import host_memory
+from ....memory.devices.host import HostMachine
 from ....memory.errors import DataError, DeviceError
-from ....memory.host import HostMachine
 from ....memory.region import Region
 from ..backend import Kernel, Launch
 from .launch import make_launch
 from .registry import IMPLEMENTATIONS
-from .variant import Array, Site, Variant
+from .variant import Array, OpSpec, Variant
 
 
 class ReferenceBackend:
@@ -75,7 +75,7 @@ class ReferenceBackend:
             if op.kind not in IMPLEMENTATIONS:
                 raise DeviceError(f"{op.name} ({op.kind})", "a kind that the reference backend computes", op.kind)
             inputs, outputs = (tuple(graph.tensors[t].spec for t in ids) for ids in (op.inputs, op.outputs))
-            found = IMPLEMENTATIONS[op.kind](Site(inputs, outputs, op.attrs))
+            found = IMPLEMENTATIONS[op.kind](OpSpec(inputs, outputs, op.attrs))
             self._variants[signature] = found
         return found
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import Blocks, add_sums, channel_blocks, channel_sums, shaped
-from .variant import Array, Implementation, Site, Variant, float64, store
+from .variant import Array, Implementation, OpSpec, Variant, float64, store
 
 
 def _flat(x: Array) -> Array:
@@ -21,7 +21,7 @@ def _flat(x: Array) -> Array:
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
-def _blocks(site: Site) -> tuple[int, Blocks, int]:
+def _blocks(site: OpSpec) -> tuple[int, Blocks, int]:
     """The largest block's elements, the blocks, and the values per channel."""
     images, channels, *image = site.inputs[0].shape
     pixels = math.prod(image)
@@ -60,7 +60,7 @@ def _normalize(
         np.add(made, bias[c, None], out=made)
 
 
-def _training(site: Site) -> tuple[Variant, ...]:
+def _training(site: OpSpec) -> tuple[Variant, ...]:
     elements, blocks, count = _blocks(site)
     eps, channels = site.attrs["eps"], site.inputs[0].shape[1]
 
@@ -90,7 +90,7 @@ def _training(site: Site) -> tuple[Variant, ...]:
     return (Variant("blocks", run, (float64(elements), *vectors, TensorSpec((channels,), site.dtype)), repeat),)
 
 
-def _inference(site: Site) -> tuple[Variant, ...]:
+def _inference(site: OpSpec) -> tuple[Variant, ...]:
     _, blocks, _ = _blocks(site)
     eps, channels = site.attrs["eps"], site.inputs[0].shape[1]
 
@@ -100,7 +100,7 @@ def _inference(site: Site) -> tuple[Variant, ...]:
     return (Variant("blocks", run, (float64(channels), TensorSpec((channels,), site.dtype))),)
 
 
-def _backward(site: Site) -> tuple[Variant, ...]:
+def _backward(site: OpSpec) -> tuple[Variant, ...]:
     """Dx = weight / σ · (dy − Σ dy / n − (x − mean) / σ² · Σ dy (x − mean) / n), with n values per channel."""
     elements, blocks, count = _blocks(site)
     eps, channels = site.attrs["eps"], site.inputs[0].shape[1]
@@ -161,7 +161,7 @@ def _backward(site: Site) -> tuple[Variant, ...]:
     return (Variant("blocks", run, (float64(elements), float64(elements), *wide, *narrow)),)
 
 
-def _update(site: Site) -> tuple[Variant, ...]:
+def _update(site: OpSpec) -> tuple[Variant, ...]:
     """Running ← (1 − momentum) · running + momentum · batch, the variance unbiased: times n / (n − 1)."""
     (channels,) = site.inputs[0].shape
     momentum, count = site.attrs["momentum"], site.attrs["count"]

@@ -19,7 +19,7 @@ from ....layers.graph import TensorSpec
 from .blocks import Spans, channel_blocks, channel_sums
 from .columns import Tiling, tilings
 from .products import SPAN, part_of, product
-from .variant import Array, Implementation, Site, Variant, float64, store
+from .variant import Array, Implementation, OpSpec, Variant, float64, store
 from .windows import Windows, convolution_windows
 
 
@@ -61,13 +61,13 @@ class _Geometry:
         return y.reshape(self.images, self.groups, self.filters // self.groups, -1)
 
 
-def _geometry(x: TensorSpec, weight: TensorSpec, site: Site) -> _Geometry:
+def _geometry(x: TensorSpec, weight: TensorSpec, site: OpSpec) -> _Geometry:
     images, channels, height, width = x.shape
     windows = convolution_windows((height, width), (weight.shape[2], weight.shape[3]), site.attrs)
     return _Geometry(windows, images, channels, site.attrs["groups"], weight.shape[0], x.dtype)
 
 
-def _forward(site: Site) -> tuple[Variant, ...]:
+def _forward(site: OpSpec) -> tuple[Variant, ...]:
     geometry = _geometry(site.inputs[0], site.inputs[1], site)
     bias = len(site.inputs) == 3
     if geometry.windows.pointwise:
@@ -118,7 +118,7 @@ def _run_forward(geometry: _Geometry, tiling: Tiling, has_bias: bool, x: Array, 
             _add_bias(geometry, made, bias[0])
 
 
-def _backward_data(site: Site) -> tuple[Variant, ...]:
+def _backward_data(site: OpSpec) -> tuple[Variant, ...]:
     geometry = _geometry(site.outputs[0], site.inputs[1], site)
     if geometry.windows.pointwise:
         part = part_of((geometry.channels, math.prod(geometry.windows.image)), geometry.filter_depth, geometry.dtype)
@@ -148,7 +148,7 @@ def _run_data(geometry: _Geometry, tiling: Tiling, dy: Array, weight: Array, dx:
                 np.add(pixels, made[:, :, tap.row, tap.column, tap.outputs[0], tap.outputs[1]], out=pixels)
 
 
-def _backward_weights(site: Site) -> tuple[Variant, ...]:
+def _backward_weights(site: OpSpec) -> tuple[Variant, ...]:
     x, has_bias = site.inputs[0], len(site.outputs) == 2
     geometry = _geometry(x, site.outputs[0], site)
     product = TensorSpec((geometry.groups, geometry.filters // geometry.groups, geometry.depth), x.dtype)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import flat_spans
-from .variant import Array, Implementation, Site, Variant
+from .variant import Array, Implementation, OpSpec, Variant
 
 
 def uniforms(random_key: Array, stream: int) -> np.random.Generator:
@@ -27,7 +27,7 @@ def uniforms(random_key: Array, stream: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=random_key.view(np.uint64), counter=counter))
 
 
-def _dropout(site: Site) -> tuple[Variant, ...]:
+def _dropout(site: OpSpec) -> tuple[Variant, ...]:
     p, stream = site.attrs["p"], site.attrs["stream"]
     longest, pieces = flat_spans(math.prod(site.inputs[0].shape))
     scale, threshold = 1.0 / (1.0 - p), np.float32(p)

@@ -6,10 +6,10 @@ import numpy as np
 
 from .blocks import channel_blocks, channel_sums
 from .products import part_of, product
-from .variant import Array, Implementation, Site, Variant, float64, store
+from .variant import Array, Implementation, OpSpec, Variant, float64, store
 
 
-def _forward(site: Site) -> tuple[Variant, ...]:
+def _forward(site: OpSpec) -> tuple[Variant, ...]:
     (images, features), (made, _) = site.inputs[0].shape, site.inputs[1].shape
     return (Variant("matmul", _run_forward, (part_of((images, made), features, site.dtype),)),)
 
@@ -21,7 +21,7 @@ def _run_forward(x: Array, weight: Array, *rest: Array) -> None:
         np.add(y, bias[0], out=y)
 
 
-def _backward_data(site: Site) -> tuple[Variant, ...]:
+def _backward_data(site: OpSpec) -> tuple[Variant, ...]:
     made, features = site.inputs[1].shape
     return (Variant("matmul", _run_data, (part_of((site.inputs[0].shape[0], features), made, site.dtype),)),)
 
@@ -30,7 +30,7 @@ def _run_data(dy: Array, weight: Array, dx: Array, part: Array) -> None:
     product(dy, weight, dx, part)
 
 
-def _backward_weights(site: Site) -> tuple[Variant, ...]:
+def _backward_weights(site: OpSpec) -> tuple[Variant, ...]:
     if len(site.outputs) == 1:
         return (Variant("matmul", _run_weights),)
     images, features = site.inputs[1].shape

@@ -11,12 +11,12 @@ from ....layers.graph import TensorSpec
 from ....layers.loss import TOP
 from ....layers.modes import LOSS_SCALE
 from .blocks import BUFFER_ELEMENTS, Spans
-from .variant import Array, Implementation, Site, Variant, float64, store
+from .variant import Array, Implementation, OpSpec, Variant, float64, store
 
 MOST_ROWS = 512
 
 
-def _rows(site: Site) -> tuple[int, int, int, Spans, Array]:
+def _rows(site: OpSpec) -> tuple[int, int, int, Spans, Array]:
     """Images, classes, rows of a piece, the pieces, and where each row of a piece begins when it is flat."""
     images, classes = site.inputs[0].shape
     step = min(images, MOST_ROWS, max(1, BUFFER_ELEMENTS // classes))
@@ -31,7 +31,7 @@ def _exponentials(values: Array, logits: Array, column: Array) -> None:
     np.exp(values, out=values)
 
 
-def _forward(site: Site) -> tuple[Variant, ...]:
+def _forward(site: OpSpec) -> tuple[Variant, ...]:
     """Loss = mean over images of log Σ exp(l_j) − l_label; an image counts for top-n where fewer than n rank before.
 
     What ranks before the label: every other class whose logit is not at most the label's, so a NaN does.
@@ -76,7 +76,7 @@ def _forward(site: Site) -> tuple[Variant, ...]:
     return (Variant("rows", run, (float64(step, classes), *vectors, TensorSpec((step, classes), "bool"))),)
 
 
-def _backward(site: Site) -> tuple[Variant, ...]:
+def _backward(site: OpSpec) -> tuple[Variant, ...]:
     """Dlogits = (softmax − one-hot) · loss_scale / N."""
     images, classes, step, pieces, starts = _rows(site)
 

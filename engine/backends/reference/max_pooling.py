@@ -11,7 +11,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import BUFFER_ELEMENTS, Spans
-from .variant import Array, Implementation, Site, Variant
+from .variant import Array, Implementation, OpSpec, Variant
 from .windows import Tap, Windows, pooling_windows
 
 
@@ -26,7 +26,7 @@ def as_planes(x: Array) -> Array:
     return x.reshape(-1, x.shape[2], x.shape[3])
 
 
-def _forward(site: Site) -> tuple[Variant, ...]:
+def _forward(site: OpSpec) -> tuple[Variant, ...]:
     images, channels, height, width = site.inputs[0].shape
     y, index = site.outputs
     windows = pooling_windows((height, width), (y.shape[2], y.shape[3]), site.attrs)
@@ -68,7 +68,7 @@ def _first_taps(windows: Windows, axis: int) -> Array:
     return np.maximum(0, -starts)
 
 
-def _backward(site: Site) -> tuple[Variant, ...]:
+def _backward(site: OpSpec) -> tuple[Variant, ...]:
     """Dx ← 0; dx[where the index of a window points] += dy, tap by tap in row order."""
     dy, index = site.inputs
     images, channels, height, width = site.outputs[0].shape

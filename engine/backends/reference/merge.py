@@ -7,10 +7,10 @@ from itertools import accumulate
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .variant import Array, Implementation, Site, Variant
+from .variant import Array, Implementation, OpSpec, Variant
 
 
-def _add(site: Site) -> tuple[Variant, ...]:
+def _add(site: OpSpec) -> tuple[Variant, ...]:
     def run(a: Array, b: Array, y: Array) -> None:
         np.add(a, b, out=y)
 
@@ -23,7 +23,7 @@ def _ranges(parts: tuple[TensorSpec, ...]) -> tuple[slice, ...]:
     return tuple(slice(end - part.shape[1], end) for part, end in zip(parts, ends, strict=True))
 
 
-def _concat(site: Site) -> tuple[Variant, ...]:
+def _concat(site: OpSpec) -> tuple[Variant, ...]:
     ranges = _ranges(site.inputs)
 
     def run(*arrays: Array) -> None:
@@ -34,7 +34,7 @@ def _concat(site: Site) -> tuple[Variant, ...]:
     return (Variant("copies", run),)
 
 
-def _split(site: Site) -> tuple[Variant, ...]:
+def _split(site: OpSpec) -> tuple[Variant, ...]:
     ranges = _ranges(site.outputs)
 
     def run(whole: Array, *parts: Array) -> None:
@@ -44,7 +44,7 @@ def _split(site: Site) -> tuple[Variant, ...]:
     return (Variant("copies", run),)
 
 
-def _reshape(site: Site) -> tuple[Variant, ...]:
+def _reshape(site: OpSpec) -> tuple[Variant, ...]:
     def run(x: Array, y: Array) -> None:
         # numpy returns at once where both are the same bytes.
         np.copyto(y.reshape(-1), x.reshape(-1))

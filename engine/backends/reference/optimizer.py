@@ -9,13 +9,13 @@ import numpy as np
 from ....layers.graph import TensorSpec
 from ....layers.modes import LEARNING_RATE
 from .blocks import flat_spans
-from .variant import Array, Implementation, Site, Variant
+from .variant import Array, Implementation, OpSpec, Variant
 
 PIECE_ELEMENTS = 1 << 14
 """Elements of a piece: two scratch arrays of float64 are 256 KiB."""
 
 
-def _sgd(site: Site) -> tuple[Variant, ...]:
+def _sgd(site: OpSpec) -> tuple[Variant, ...]:
     attrs = site.attrs
     momentum, weight_decay, nesterov = attrs["momentum"], attrs["weight_decay"], attrs["nesterov"]
     longest, pieces = flat_spans(math.prod(site.inputs[0].shape), PIECE_ELEMENTS)

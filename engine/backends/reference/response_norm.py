@@ -13,13 +13,13 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import BUFFER_ELEMENTS, Spans, shaped
-from .variant import Array, Implementation, Site, Variant
+from .variant import Array, Implementation, OpSpec, Variant
 
 LEAST_PIXELS = 64
 """Pixels taken at a time however many channels there are: shorter rows would make numpy's loops slow."""
 
 
-def _tiles(site: Site) -> tuple[TensorSpec, int, Spans]:
+def _tiles(site: OpSpec) -> tuple[TensorSpec, int, Spans]:
     """A scratch array that holds any tile, the number of images, and the pixels of the tiles of each."""
     images, channels, *image = site.inputs[0].shape
     pixels = math.prod(image)
@@ -42,7 +42,7 @@ def _window_sums(source: Array, target: Array, before: int, after: int) -> None:
         np.add(target[:-shift], source[shift:], out=target[:-shift])
 
 
-def _denominators(site: Site, values: Array, squares: Array, out: Array) -> None:
+def _denominators(site: OpSpec, values: Array, squares: Array, out: Array) -> None:
     """Out ← k + alpha / size · Σ values² over the window."""
     size = site.attrs["size"]
     np.multiply(values, values, out=squares)
@@ -51,7 +51,7 @@ def _denominators(site: Site, values: Array, squares: Array, out: Array) -> None
     np.add(out, site.attrs["k"], out=out)
 
 
-def _forward(site: Site) -> tuple[Variant, ...]:
+def _forward(site: OpSpec) -> tuple[Variant, ...]:
     spec, images, spans = _tiles(site)
     beta = site.attrs["beta"]
 
@@ -67,7 +67,7 @@ def _forward(site: Site) -> tuple[Variant, ...]:
     return (Variant("tiles", run, (spec, spec)),)
 
 
-def _backward(site: Site) -> tuple[Variant, ...]:
+def _backward(site: OpSpec) -> tuple[Variant, ...]:
     """dx_j = dy_j d_j^−β − 2αβ/size · x_j Σ dy_c x_c d_c^(−β−1), over the channels c whose window holds j."""
     spec, images, spans = _tiles(site)
     beta, size = site.attrs["beta"], site.attrs["size"]

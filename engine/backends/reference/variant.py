@@ -24,7 +24,7 @@ ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class OpSpec:
     """What an implementation is told of an operation: everything that its signature says, and nothing of the graph."""
 
     inputs: tuple[TensorSpec, ...]
@@ -67,7 +67,7 @@ class Variant:
         return self.offsets[-1] + self.scratch[-1].nbytes if self.scratch else 0
 
 
-Implementation = Callable[[Site], tuple[Variant, ...]]
+Implementation = Callable[[OpSpec], tuple[Variant, ...]]
 """Lists the kernels of an operation; all that can be worked out beforehand is, so that a run only computes."""
 
 

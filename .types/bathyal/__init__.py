@@ -1,1 +1,0 @@
-../../bathyal/__init__.py

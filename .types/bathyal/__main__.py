@@ -1,1 +1,0 @@
-../../bathyal/__main__.py

@@ -1,1 +1,0 @@
-../../bathyal/compare_process.py

@@ -1,1 +1,0 @@
-../../bathyal/curve_command.py

@@ -1,1 +1,0 @@
-../../bathyal/curve_picture.py

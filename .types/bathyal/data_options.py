@@ -1,1 +1,0 @@
-../../bathyal/data_options.py

@@ -1,1 +1,0 @@
-../../bathyal/deepest.py

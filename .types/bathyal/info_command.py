@@ -1,1 +1,0 @@
-../../bathyal/info_command.py

@@ -1,1 +1,0 @@
-../../bathyal/network_options.py

@@ -1,1 +1,0 @@
-../../bathyal/peers.py

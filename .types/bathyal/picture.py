@@ -1,1 +1,0 @@
-../../bathyal/picture.py

@@ -1,1 +1,0 @@
-../../bathyal/plan_command.py

@@ -1,1 +1,0 @@
-../../bathyal/resnet2500.py

@@ -1,1 +1,0 @@
-../../bathyal/step_bar.py

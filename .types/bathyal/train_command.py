@@ -1,1 +1,0 @@
-../../bathyal/train_command.py

@@ -1,0 +1,101 @@
+"""`bathyal curve`: what a step takes at budgets from the least to no limit, strategy by strategy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from tqdm import tqdm
+
+from ..engine.session import Session, problem_without_memory
+from ..memory.errors import ConfigError
+from ..memory.sizes import format_size
+from ..options.network import NetworkChoice, choose
+from ..pictures import curve as curve_picture
+from ..pictures import picture
+from ..scheduler.curve import Point, curve
+from ..scheduler.layout.problem import Problem
+from ..scheduler.strategies.names import parse_strategy
+from ..scheduler.strategies.offload import require_link
+from . import plan as plan_command
+
+STRATEGIES = "liveness,chain,sequential,revolve"
+WITH_LINK = STRATEGIES + ",offload,superneurons,stream"
+BUDGETS = 10
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What a curve takes beside the network."""
+    command.add_argument(
+        "--strategies",
+        default=None,
+        metavar="NAME,NAME",
+        help=f"which are compared (default: {STRATEGIES}; with --link offload, superneurons and stream too)",
+    )
+    command.add_argument("--points", type=int, default=BUDGETS, help=f"budgets a strategy (default: {BUDGETS})")
+    command.add_argument(
+        "--plot", type=plan_command.file_name, default=None, metavar="FILE", help="draw the curves (.png, .svg, .pdf)"
+    )
+    command.set_defaults(memory=None, strategy="auto", spill_dir=None, spill_size=None)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Plan, and print a table or an object a point."""
+    if options.points < 2:
+        raise ConfigError("--points", "a whole number of at least 2", str(options.points))
+    asked = options.strategies if options.strategies is not None else (WITH_LINK if options.link else STRATEGIES)
+    names = list(dict.fromkeys(str(parse_strategy(name.strip())) for name in asked.split(",")))
+    if options.plot is not None:
+        picture.require(options.plot)
+    choice = choose(options)
+    problem = _problem(choice)
+    for name in names:
+        require_link(problem, parse_strategy(name))
+    seconds = sum(problem.costs.fastest_seconds(op.id) for op in problem.graph.ops)
+    if not options.json:
+        print(plan_command.describe(choice, problem.graph))
+        print(
+            f"{'strategy':<14}{'budget':>12}{'peak':>12}{'seconds':>11}{'ratio':>8}{'over bound':>12}{'repeated':>10}"
+        )
+    points = []
+    total = len(names) * options.points
+    with tqdm(total=total, unit="plan", leave=False, disable=not sys.stderr.isatty()) as bar:
+        for point in curve(problem, names, options.points):
+            points.append(point)
+            text = json.dumps(_document(point, seconds)) if options.json else _row(point, seconds)
+            bar.clear()
+            print(text, flush=True)
+            bar.update()
+    if options.plot is not None:
+        graph = problem.graph
+        shape = "×".join(map(str, choice.settings.input_shape))
+        picture.write(curve_picture.draw(f"{graph.name}, batch {shape}", points, seconds), options.plot)
+    return 0
+
+
+def _problem(choice: NetworkChoice) -> Problem:
+    """By arithmetic without memory, or with kernels measured in what is free."""
+    if not choice.settings.measured:
+        return problem_without_memory(choice.network, choice.settings)[0]
+    session = Session(choice.network, choice.settings, progress=sys.stderr.isatty())
+    try:
+        return session.problem
+    finally:
+        session.close()
+
+
+def _document(point: Point, seconds: float) -> dict[str, Any]:
+    return {**asdict(point), "ratio": point.predicted_seconds / seconds if seconds else None}
+
+
+def _row(point: Point, seconds: float) -> str:
+    ratio = point.predicted_seconds / seconds if seconds else 1.0
+    bound = point.lower_bound_seconds
+    over = f"{100 * (point.predicted_seconds / bound - 1):.1f} %" if bound else "none"
+    return (
+        f"{point.strategy:<14}{format_size(point.budget_bytes):>12}{format_size(point.peak_bytes):>12}"
+        f"{point.predicted_seconds:>11.4g}{ratio:>8.3f}{over:>12}{point.recomputed_ops:>10}"
+    )

@@ -1,0 +1,1 @@
+"""From options of the command line to a network, its settings and its data."""

@@ -1,0 +1,1 @@
+"""Pictures of plans and of time against memory, drawn with matplotlib."""

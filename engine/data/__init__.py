@@ -1,0 +1,1 @@
+"""Batches of images and labels: arrays, folders, synthetic sources, and checks of what they give."""

@@ -1,0 +1,268 @@
+"""Where batches come from: the `Source` protocol, arrays in memory, and any iterable of pairs.
+
+Decides which samples make up which batch, from a seed, the number of the epoch and the position in it, never from what
+was drawn before: a run that resumes at batch k of epoch e gets the batches that the uninterrupted run would have got.
+Random numbers come from the counter-based generator Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3", SC 2011), keyed by (seed, use) with (epoch, index) as the counter.
+
+Does not check the values in a batch (`batches.py` does, at the border of the trainer), nor that a user's own iterable
+repeats itself: resuming such a run is only as exact as the iterable is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from ...memory.errors import ConfigError, DataError
+
+Batch: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Images (N, C, H, W) and labels (N,)."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Batches of images (N, C, H, W) and integer labels (N,), epoch after epoch."""
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """The number of batches in an epoch; None where it is not known ahead."""
+        ...
+
+    def epoch(self, number: int, first_batch: int = 0) -> Iterator[Batch]:
+        """Return the batches of epoch `number` from `first_batch` on; the same number gives the same batches."""
+        ...
+
+
+class Use(IntEnum):
+    """What random numbers are for; streams of different uses are independent. Checkpoints rely on these numbers."""
+
+    SHUFFLE = 1
+    SYNTHETIC = 2
+    TEMPLATE = 3
+    AUGMENT = 4
+    SPLIT = 5
+
+
+def random_stream(seed: int, use: Use, epoch: int = 0, index: int = 0) -> np.random.Philox:
+    """Return the random bits that belong to (seed, use, epoch, index), whatever was drawn before."""
+    key = np.array([seed, use], dtype=np.uint64)
+    # The two low words count the draws within the stream.
+    return np.random.Philox(key=key, counter=np.array([0, 0, index, epoch], dtype=np.uint64))
+
+
+def permutation(length: int, seed: int, use: Use, epoch: int = 0) -> npt.NDArray[np.int64]:
+    """Return a random order of `length` samples.
+
+    It sorts raw words: numpy promises Philox's raw words for all its versions, but not `Generator.permutation`, and a
+    run must resume the same under the next numpy.
+    """
+    words = random_stream(seed, use, epoch).random_raw(length)
+    return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+
+
+def require_count(where: str, value: int, least: int = 1, most: int | None = None) -> int:
+    """Return `value` as an int of at least `least`.
+
+    Raises:
+        ConfigError: not an int, or out of range.
+    """
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(where, f"an int {limits}", repr(value))
+    return int(value)
+
+
+def require_seed(seed: int) -> int:
+    """Return `seed`, an int in [0, 2**64).
+
+    Raises:
+        ConfigError: anything else.
+    """
+    return require_count("seed", seed, 0, 2**64 - 1)
+
+
+def batch_count(samples: int, batch: int, drop_last: bool, where: str) -> int:
+    """Return how many batches `samples` make; a last short one counts unless `drop_last`.
+
+    Raises:
+        DataError: not one.
+    """
+    batches = samples // batch if drop_last else -(-samples // batch)
+    if batches == 0:
+        hint = "Lower batch, or do without drop_last." if samples else ""
+        raise DataError(where, f"at least one batch of {batch}", f"{samples} samples", hint)
+    return batches
+
+
+def check_first_batch(where: str, number: int, first_batch: int, batches: int) -> None:
+    """Check a position to resume from: in [0, batches], the end of the epoch included.
+
+    Raises:
+        DataError: outside.
+    """
+    require_count("epoch", number, 0)
+    require_count("first_batch", first_batch, 0)
+    if first_batch > batches:
+        raise DataError(
+            where,
+            f"first_batch of at most {batches}, the batches in an epoch",
+            str(first_batch),
+            "The position belongs to other data or to another batch size.",
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayDataset:
+    """Batches from arrays in memory (or memory-mapped), in a new random order each epoch.
+
+    Attributes:
+        images: (N, C, H, W).
+        labels: (N,), integers.
+        batch: samples in a batch.
+        shuffle: a new order each epoch; else the order of the arrays, and batches are views.
+        seed: in [0, 2**64).
+        drop_last: leave a last short batch out.
+
+    Raises:
+        DataError: not numpy arrays, lengths that differ, or too few samples for one batch.
+        ConfigError: `batch` or `seed` out of range.
+    """
+
+    images: npt.NDArray[Any]
+    labels: npt.NDArray[Any]
+    batch: int
+    shuffle: bool = True
+    seed: int = 0
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        require_count("batch", self.batch)
+        require_seed(self.seed)
+        _check_array("images", self.images)
+        _check_array("labels", self.labels)
+        if len(self.images) != len(self.labels):
+            raise DataError("ArrayDataset", f"a label for each of {len(self.images)} images", f"{len(self.labels)}")
+        batch_count(len(self.images), self.batch, self.drop_last, "ArrayDataset")
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return batch_count(len(self.images), self.batch, self.drop_last, "ArrayDataset")
+
+    def epoch(self, number: int, first_batch: int = 0) -> Iterator[Batch]:
+        """Return the batches of epoch `number` from `first_batch` on.
+
+        Raises:
+            DataError: `first_batch` lies beyond the end of the epoch.
+        """
+        check_first_batch("ArrayDataset", number, first_batch, self.batches_per_epoch)
+        return self._batches(number, first_batch)
+
+    def _batches(self, number: int, first_batch: int) -> Iterator[Batch]:
+        order = permutation(len(self.images), self.seed, Use.SHUFFLE, number) if self.shuffle else None
+        for position in range(first_batch, self.batches_per_epoch):
+            part = slice(position * self.batch, (position + 1) * self.batch)
+            chosen = part if order is None else order[part]
+            yield self.images[chosen], self.labels[chosen]
+
+
+class FromIterable:
+    """Batches from the user's own iterable of (images, labels) pairs, taken as they are.
+
+    A list, a loader or a callable that returns a fresh iterable serves any number of epochs; a generator serves one.
+    Batches before `first_batch` are drawn and thrown away: nothing else can be known about them.
+
+    Args:
+        pairs: an iterable of pairs, or a callable without arguments that returns one for each epoch.
+
+    Raises:
+        DataError: neither an iterable nor a callable.
+    """
+
+    __slots__ = ("_pairs", "_started")
+
+    def __init__(self, pairs: Iterable[Batch] | Callable[[], Iterable[Batch]]) -> None:
+        if not isinstance(pairs, Iterable) and not callable(pairs):
+            raise DataError(
+                "data", "an iterable of (images, labels) pairs, or a callable that returns one", _kind(pairs)
+            )
+        self._pairs = pairs
+        self._started = False
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """The length of the iterable; None where it has none, or is made by a callable."""
+        return len(self._pairs) if isinstance(self._pairs, Sized) else None
+
+    def epoch(self, number: int, first_batch: int = 0) -> Generator[Batch, None, None]:
+        """Return the pairs from `first_batch` on.
+
+        Raises:
+            DataError: a generator is asked for a second epoch; while iterating: no pair, not a pair, or an end before
+                `first_batch`.
+        """
+        require_count("epoch", number, 0)
+        require_count("first_batch", first_batch, 0)
+        pairs = self._pairs if isinstance(self._pairs, Iterable) else self._pairs()
+        if not isinstance(pairs, Iterable):
+            raise DataError("data", "a callable that returns an iterable of (images, labels) pairs", _kind(pairs))
+        if isinstance(pairs, Iterator) and isinstance(self._pairs, Iterable):
+            if self._started:
+                raise DataError(
+                    f"data, epoch {number}",
+                    "an iterable that can be read again",
+                    f"a {type(pairs).__name__}, which an earlier epoch has used up",
+                    "Pass a list of batches, or a callable that returns a fresh iterator for each epoch.",
+                )
+            self._started = True
+        return _drawn(pairs, number, first_batch)
+
+
+def _drawn(pairs: Iterable[object], number: int, first_batch: int) -> Generator[Batch, None, None]:
+    position = -1
+    for position, pair in enumerate(pairs):
+        if position >= first_batch:
+            yield _as_pair(pair, number, position)
+    count = position + 1
+    if count == 0:
+        hint = "A callable must return a fresh iterator at every call."
+        raise DataError(f"data, epoch {number}", "at least one batch", "an iterable without any", hint)
+    if count < first_batch:
+        raise DataError(
+            f"data, epoch {number}",
+            f"at least {first_batch} batches, to resume after them",
+            f"{count}",
+            "The position belongs to other data or to another batch size.",
+        )
+
+
+def _as_pair(pair: object, number: int, position: int) -> Batch:
+    if isinstance(pair, (tuple, list)) and len(pair) == 2:
+        return pair[0], pair[1]
+    shown = f"{len(pair)} values" if isinstance(pair, (tuple, list)) else _kind(pair)
+    hint = (
+        "Give an iterable of pairs, or ArrayDataset(images, labels, batch) for two arrays."
+        if isinstance(pair, np.ndarray)
+        else ""
+    )
+    raise DataError(f"data, epoch {number}, batch {position}", "a pair (images, labels)", shown, hint)
+
+
+def _check_array(where: str, array: object) -> None:
+    if not isinstance(array, np.ndarray):
+        raise DataError(where, "a numpy array", _kind(array), "Convert it once with numpy.asarray.")
+    if isinstance(array, np.ma.MaskedArray):
+        raise DataError(where, "a numpy array without a mask", "a masked array", "Fill the gaps: array.filled(value).")
+    if array.ndim == 0:
+        raise DataError(where, "an array whose first axis counts the samples", "a single value")
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"

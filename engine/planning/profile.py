@@ -1,0 +1,159 @@
+"""Seconds of every kernel: measured once per signature inside the arena, kept on disk, or estimated by arithmetic.
+
+Operands are laid into the arena, so profiling never needs more memory than training; a kernel whose operands do not fit
+there is not timed but estimated. All kernels run in turn, several times over: as in a step, each finds the caches full
+of something else, and an output may lie in the place of an input that dies. What is measured says nothing about
+results: all operands are zeros.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ...layers.graph import STATE, Graph, Op
+from ...layers.kinds import overwritten
+from ...memory.devices.device import Device
+from ...memory.region import Region
+from ...scheduler.plan.costs import CostTable, KernelCost, analytic_seconds, tabulate
+from ...scheduler.plan.steps import align_up
+from ..backends.backend import Backend, Kernel, Launch
+from .timing_cache import SecondsStore
+
+logger = logging.getLogger(__name__)
+
+REPETITIONS = 3
+COMMITTED_BYTES = 16 * 2**20
+"""Of the arena at least, where it has so much: room for the bytes that push others out of the caches."""
+ENOUGH_SECONDS = 0.2
+"""A kernel that takes longer is timed once after its warm-up."""
+
+
+def estimate(graph: Graph, backend: Backend) -> CostTable:
+    """A cost table by arithmetic alone: the same on every machine; kernels of one operation differ only by workspace."""
+
+    def kernels(op: Op) -> list[KernelCost]:
+        seconds = analytic_seconds(graph, op)
+        return [KernelCost(k.name, k.workspace_bytes, seconds) for k in backend.kernels(graph, op)]
+
+    return tabulate(graph, kernels)
+
+
+def measure(
+    graph: Graph, backend: Backend, device: Device, *, threads: int, folder: Path | None, progress: bool = False
+) -> CostTable:
+    """Time every kernel of every signature that is not known yet.
+
+    Args:
+        graph: lowered.
+        backend: whose kernels are timed.
+        device: where they run; the contents of its arena are overwritten.
+        threads: how many the backend uses; figures are kept apart by it.
+        folder: where figures are kept between runs; None keeps none.
+        progress: whether a bar is shown on standard error.
+
+    Raises:
+        BudgetError: the memory that the arena promises is not free.
+    """
+    store = SecondsStore(folder, f"{backend.name}/{backend.version()}/{threads} threads")
+    jobs = _jobs(graph, backend, device.arena, store)
+    with tqdm(
+        total=len(jobs) * (REPETITIONS + 1), desc="profile", unit="run", leave=False, disable=not progress
+    ) as bar:
+        for _ in range(REPETITIONS + 1):
+            for job in jobs:
+                if sum(job.times[1:]) < ENOUGH_SECONDS:
+                    job.times.append(_run(job, device))
+                bar.update()
+    for job in jobs:
+        store.add(job.key, statistics.median(job.times[1:]))
+    store.save()
+
+    def kernels(op: Op) -> list[KernelCost]:
+        rows = []
+        for kernel in backend.kernels(graph, op):
+            seconds = store.seconds(_key(graph, op, kernel))
+            seconds = analytic_seconds(graph, op) if seconds is None else seconds
+            rows.append(KernelCost(kernel.name, kernel.workspace_bytes, seconds))
+        return rows
+
+    return tabulate(graph, kernels)
+
+
+@dataclass(slots=True)
+class _Job:
+    """A kernel to be timed.
+
+    Attributes:
+        key: of its seconds.
+        launch: runs it.
+        addresses: of its operands and its workspace.
+        end: of all of them.
+        times: seconds of its runs so far; the first warms up.
+    """
+
+    key: str
+    launch: Launch
+    addresses: list[int]
+    end: int
+    times: list[float]
+
+
+def _jobs(graph: Graph, backend: Backend, arena: Region, store: SecondsStore) -> list[_Job]:
+    """One job for each kernel whose seconds are not known and whose operands fit."""
+    last_read = last_readers(graph)
+    seen: set[str] = set()
+    jobs = []
+    for op in graph.ops:
+        for index, kernel in enumerate(backend.kernels(graph, op)):
+            key = _key(graph, op, kernel)
+            if key in seen or store.seconds(key) is not None:
+                continue
+            seen.add(key)
+            addresses, end = places(graph, op, kernel.workspace_bytes, last_read)
+            if end > arena.nbytes:
+                logger.info("%s of %s: %d bytes of operands do not fit; not timed", kernel.name, op.name, end)
+                continue
+            jobs.append(_Job(key, backend.bind(graph, op, index, False, arena), addresses, end, []))
+    return jobs
+
+
+def _run(job: _Job, device: Device) -> float:
+    """Seconds of one run: after other kernels, on zeros that no cache near the processor holds, as a step finds them."""
+    device.arena.commit(min(device.arena.nbytes, max(job.end, COMMITTED_BYTES)))
+    device.arena.poison(0, 0, job.end)
+    return device.seconds(lambda: job.launch(job.addresses))
+
+
+def _key(graph: Graph, op: Op, kernel: Kernel) -> str:
+    return hashlib.sha256(repr((graph.signature(op), kernel.name)).encode()).hexdigest()[:32]
+
+
+def last_readers(graph: Graph) -> dict[int, int]:
+    """By tensor, the last operation that reads it."""
+    return {t: op.id for op in graph.ops for t in op.inputs}
+
+
+def places(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, int]) -> tuple[list[int], int]:
+    """Addresses of operands and workspace, and their end; an output lies where an input dies if it may, as in a plan."""
+    addresses, end = [], 0
+    for t in op.inputs:
+        addresses.append(end)
+        end += align_up(graph.tensors[t].nbytes)
+    over: dict[int, int] = {}
+    for to, source in overwritten(op):
+        if to < len(op.outputs) and source < len(op.inputs):
+            old, new = graph.tensors[op.inputs[source]], graph.tensors[op.outputs[to]]
+            if old.role not in STATE and last_read[old.id] == op.id and old.nbytes == new.nbytes:
+                over.setdefault(to, addresses[source])
+    for position, t in enumerate(op.outputs):
+        addresses.append(over.get(position, end))
+        end += 0 if position in over else align_up(graph.tensors[t].nbytes)
+    addresses.append(end)
+    return addresses, end + align_up(workspace_bytes)

@@ -1,0 +1,1 @@
+"""An NVIDIA GPU as a device: its arena, streams, pinned memory, and the speed of its link."""

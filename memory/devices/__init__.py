@@ -1,0 +1,1 @@
+"""Devices: the arena, its queues and events, on the host and simulated with race detection."""

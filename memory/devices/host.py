@@ -1,0 +1,310 @@
+"""The host as a device: computes in the caller's thread, copies in two worker threads.
+
+The compute queue is synchronous, so that launching costs one call; the `out` and `inward` queues are one thread each
+and run their work in order. Numpy's copies and a tier's transfers release the interpreter lock, so they overlap with
+the arithmetic.
+
+What fails stays failed: once work has raised, later work of that queue is skipped until its `synchronize` has raised
+the error; events recorded meanwhile are reached (nobody hangs), but they carry the failure on to whoever waits for
+them, so that no operation reads bytes that never came. Each device is driven by one thread. Does not check for races
+(`simulated.py` does).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arena import Arena
+from ..errors import BathyalError, DataError, DeviceError
+from ..process.available import default_budget, free_memory
+from ..tiers.tier import Tier, check_range
+from ..tiers.timed import CountedTier
+from .bandwidth import Bandwidth, Computation, measure_link
+from .device import Accesses, Queue, Work
+
+logger = logging.getLogger(__name__)
+
+PROCESS_BYTES = 256 * 2**20
+"""Memory left to the interpreter, its libraries and the batches that wait, where the user gives no budget."""
+EVICTED_BYTES = 16 * 2**20
+"""More than the caches of one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFailure:
+    """What went wrong in a queue: the work's label, its queue, and the exception."""
+
+    queue: str
+    label: str
+    error: BaseException
+
+    def throw(self) -> NoReturn:
+        """Raise it as a DeviceError; a new one each time, because it may surface in two queues."""
+        hint = self.error.hint if isinstance(self.error, BathyalError) else ""
+        raise DeviceError(
+            f"queue {self.queue!r}, {self.label}",
+            "the work to run",
+            f"{type(self.error).__name__}: {self.error}",
+            hint,
+        ) from self.error
+
+
+class HostEvent:
+    """A point in a worker's queue; `failure` is set before it is reached where the queue had failed by then."""
+
+    __slots__ = ("_reached", "failure")
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self.failure: WorkFailure | None = None
+
+    def reach(self) -> None:
+        """Let everyone go who waits."""
+        self._reached.set()
+
+    def block(self) -> None:
+        """Block the caller until the event is reached."""
+        self._reached.wait()
+
+
+class _SynchronousQueue:
+    """Runs work at once in the caller's thread; errors surface at once too."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._event = HostEvent()
+        self._event.reach()
+
+    def launch(self, work: Work) -> None:
+        """Run `work` now."""
+        work.run()
+
+    def record(self) -> HostEvent:
+        """Return an event that is reached already."""
+        return self._event
+
+    def wait(self, event: HostEvent) -> None:
+        """Block until `event` is reached; raises DeviceError where the work before it failed."""
+        event.block()
+        if event.failure is not None:
+            event.failure.throw()
+
+    def synchronize(self) -> None:
+        """Return: all work has run."""
+
+
+class _WorkerQueue:
+    """Runs work in order in one daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._failure: WorkFailure | None = None
+        self._closed = False
+        self._items: queue.SimpleQueue[Work | HostEvent | _Wait | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=f"bathyal-{name}", daemon=True)
+        self._thread.start()
+
+    def launch(self, work: Work) -> None:
+        """Append `work`; raises DeviceError once closed."""
+        self._put(work)
+
+    def record(self) -> HostEvent:
+        """Return an event that is reached once all work launched so far has run or was skipped."""
+        event = HostEvent()
+        self._put(event)
+        return event
+
+    def wait(self, event: HostEvent) -> None:
+        """Make later work wait for `event`; its failure, if any, becomes this queue's."""
+        self._put(_Wait(event))
+
+    def synchronize(self) -> None:
+        """Block until all work has run; raises DeviceError, once, where some failed."""
+        if threading.current_thread() is self._thread:
+            raise DeviceError(f"queue {self.name!r}", "to be synchronized from outside", "a call by its own work")
+        self.record().block()
+        # The worker is idle now, so nobody else writes this field.
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            failure.throw()
+
+    def close(self) -> None:
+        """Run what is queued and end the thread; an error that nobody has seen is logged."""
+        if not self._closed:
+            self._closed = True
+            self._items.put(None)
+            self._thread.join()
+            if self._failure is not None:
+                logger.error("queue %r closed with a failure: %s", self.name, self._failure)
+
+    def _put(self, item: Work | HostEvent | _Wait) -> None:
+        if self._closed:
+            raise DeviceError(f"queue {self.name!r}", "an open queue", "a closed one")
+        self._items.put(item)
+
+    def _serve(self) -> None:
+        while (item := self._items.get()) is not None:
+            if isinstance(item, HostEvent):
+                item.failure = self._failure
+                item.reach()
+            elif isinstance(item, _Wait):
+                # Waits are kept even after a failure: work after the next synchronize relies on them.
+                item.event.block()
+                self._failure = self._failure or item.event.failure
+            elif self._failure is None:
+                try:
+                    item.run()
+                except BaseException as error:
+                    self._failure = WorkFailure(self.name, item.label, error)
+            # A work holds the arrays that it copies; without this line the last one lives until the next comes.
+            del item
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    event: HostEvent
+
+
+class HostDevice:
+    """A `Device` on an arena in host memory: one synchronous compute queue and two copying threads."""
+
+    def __init__(self, arena: Arena) -> None:
+        """Start the threads; the device owns `arena` from now on."""
+        self.name = "host"
+        self.own_tier: Callable[[int], CountedTier] | None = None
+        self.arena = arena
+        self.compute: Queue = _SynchronousQueue("compute")
+        self._workers = (_WorkerQueue("out"), _WorkerQueue("inward"))
+        self.out: Queue = self._workers[0]
+        self.inward: Queue = self._workers[1]
+
+    def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
+        """Queue a copy of `source` to `address`; `source` must stay as it is until the copy has run.
+
+        Raises:
+            DataError: `source` is not contiguous, or holds objects.
+            PlanError: the bytes lie outside the arena.
+        """
+        queue.launch(copy_work(self.arena, address, source, upload=True))
+
+    def download(self, queue: Queue, address: int, target: npt.NDArray[np.generic]) -> None:
+        """Queue a copy from `address` into `target`.
+
+        Raises:
+            DataError: `target` is not contiguous, read-only, or holds objects.
+            PlanError: the bytes lie outside the arena.
+        """
+        queue.launch(copy_work(self.arena, address, target, upload=False))
+
+    def offload(self, queue: Queue, address: int, nbytes: int, tier: Tier, tier_address: int) -> None:
+        """Queue a copy from the arena to `tier`; raises PlanError where the bytes lie outside one of them."""
+        queue.launch(offload_work(self.arena, address, nbytes, tier, tier_address))
+
+    def fetch(self, queue: Queue, tier: Tier, tier_address: int, address: int, nbytes: int) -> None:
+        """Queue a copy from `tier` to the arena; raises PlanError where the bytes lie outside one of them."""
+        queue.launch(fetch_work(self.arena, tier, tier_address, address, nbytes))
+
+    def seconds(self, run: Callable[[], None]) -> float:
+        """Time what `run` computes; the processor's caches hold other bytes of the arena when it begins."""
+        return timed(self.arena, run)
+
+    def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
+        """Measure; the first bytes of the arena, as many as the tier has, are used and unchanged afterwards."""
+        return measure_link(tier, self.arena.view(0, tier.nbytes), work)
+
+    def capture(self, run: Callable[[], None]) -> None:
+        """None: launching costs next to nothing."""
+
+    def close(self) -> None:
+        """Run what is queued, end the threads and close the arena; closing twice is allowed."""
+        for worker in self._workers:
+            worker.close()
+        self.arena.close()
+
+    def __enter__(self) -> HostDevice:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class HostMachine:
+    """The machine that this process runs on."""
+
+    name = "host"
+
+    def free_bytes(self) -> int:
+        """Memory that nobody uses, within the limits that hold for this process."""
+        return free_memory()
+
+    def default_budget(self) -> int:
+        """80 % of what is free, less what the process itself needs; raises BudgetError where nothing would be left."""
+        return default_budget(PROCESS_BYTES)
+
+    def open(self, nbytes: int) -> HostDevice:
+        """Open a device; raises BudgetError where the system refuses the address space."""
+        return HostDevice(Arena(nbytes))
+
+
+def timed(arena: Arena, run: Callable[[], None]) -> float:
+    """Seconds of `run`, which finds the last bytes of the committed arena in the caches near the processor."""
+    arena.memory[max(arena.committed_bytes - EVICTED_BYTES, 0) : arena.committed_bytes].max(initial=0)
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def copy_work(arena: Arena, address: int, array: npt.NDArray[Any], *, upload: bool) -> Work:
+    """Return the work that copies `array` to the arena (`upload`) or from it; checked here, run later.
+
+    Raises:
+        DataError: `array` is not contiguous in C order, holds objects, or is read-only where it is written.
+        PlanError: the bytes lie outside the arena.
+    """
+    label = f"{'upload to' if upload else 'download from'} {address}"
+    if not array.flags.c_contiguous or array.dtype.hasobject:
+        raise DataError(
+            label, "a contiguous array in C order, without objects", f"strides {array.strides} of {array.dtype}"
+        )
+    if not upload and not array.flags.writeable:
+        raise DataError(label, "an array that can be written", "a read-only one")
+    outside = array.reshape(-1).view(np.uint8)
+    inside = arena.view(address, array.nbytes)
+    target, source = (inside, outside) if upload else (outside, inside)
+    touched = ((address, address + array.nbytes),)
+    accesses = Accesses(writes=touched) if upload else Accesses(reads=touched)
+    return Work(label, lambda: np.copyto(target, source), lambda: accesses)
+
+
+def offload_work(arena: Arena, address: int, nbytes: int, tier: Tier, tier_address: int) -> Work:
+    """Return the work that copies arena bytes to `tier`; checked here, run later; raises PlanError outside."""
+    check_range(tier, tier_address, nbytes)
+    source = arena.view(address, nbytes)
+    accesses = Accesses(
+        reads=((address, address + nbytes),), tier_writes=((tier.name, tier_address, tier_address + nbytes),)
+    )
+    label = f"offload from {address} to {tier.name} {tier_address}"
+    return Work(label, lambda: tier.write(tier_address, source), lambda: accesses)
+
+
+def fetch_work(arena: Arena, tier: Tier, tier_address: int, address: int, nbytes: int) -> Work:
+    """Return the work that copies bytes of `tier` to the arena; checked here, run later; raises PlanError outside."""
+    check_range(tier, tier_address, nbytes)
+    target = arena.view(address, nbytes)
+    accesses = Accesses(
+        writes=((address, address + nbytes),), tier_reads=((tier.name, tier_address, tier_address + nbytes),)
+    )
+    label = f"fetch from {tier.name} {tier_address} to {address}"
+    return Work(label, lambda: tier.read(tier_address, target), lambda: accesses)

@@ -1,0 +1,137 @@
+"""A limit on the memory of other processes that the kernel enforces: a memory cgroup of its own, made and removed.
+
+Decided from `/proc/self/cgroup` and the mounts of the cgroup hierarchies, version 1 or 2: the new group lies below this
+process's own, so that every limit above still counts; in version 2, where a group that holds processes may not hold
+groups, below its nearest ancestor that allows it, unless that would escape a limit. Swap is forbidden inside. Does not
+check whether the machine has that many bytes (`available.py` does).
+
+Source: Linux Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DeviceError
+from .available import parse_cgroup, parse_mountinfo, visible_cgroups
+
+logger = logging.getLogger(__name__)
+
+LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
+SWAP = {"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0}
+"""Files that forbid swap, with their value; None is the limit itself, which version 1 counts with memory."""
+PEAK = ("memory.max_usage_in_bytes", "memory.peak")
+KILLS = ("memory.oom_control", "memory.events")
+
+REMOVAL_ATTEMPTS = 100
+REMOVAL_PAUSE_SECONDS = 0.02
+
+# The shell moves itself before Python starts, so that the interpreter and its libraries count too.
+JOIN = 'echo $$ > "$0" && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """A memory cgroup.
+
+    Attributes:
+        folder: where the kernel shows it.
+        limit_bytes: what its processes may use together.
+    """
+
+    folder: Path
+    limit_bytes: int
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """The command that runs `arguments` inside the group, from their first byte on, as the same process."""
+        return ["/bin/sh", "-c", JOIN, str(self.folder / "cgroup.procs"), *arguments]
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that the group ever used, by the kernel's count; None where the kernel does not say."""
+        found = (_read(self.folder / name) for name in PEAK)
+        return next((int(text) for text in found if text is not None), None)
+
+    def kills(self) -> int:
+        """How many processes of the group the kernel has ended for want of memory; 0 where it does not say."""
+        for name in KILLS:
+            counted = re.search(r"^oom_kill (\d+)$", _read(self.folder / name) or "", re.MULTILINE)
+            if counted:
+                return int(counted[1])
+        return 0
+
+
+@contextmanager
+def memory_limit(limit_bytes: int, root: Path = Path("/")) -> Iterator[MemoryLimit]:
+    """Make a memory cgroup with a limit and without swap; remove it afterwards, when its processes must have ended.
+
+    Args:
+        limit_bytes: what all its processes may use together.
+        root: the folder below which `proc` and the cgroup mounts lie; another one than "/" serves tests.
+
+    Raises:
+        DeviceError: none can be made.
+    """
+    folder = _make(limit_bytes, root)
+    try:
+        for name, value in SWAP.items():
+            with suppress(OSError):
+                if (folder / name).exists():
+                    (folder / name).write_text(str(limit_bytes if value is None else value))
+        yield MemoryLimit(folder, limit_bytes)
+    finally:
+        _remove(folder)
+
+
+def _make(limit_bytes: int, root: Path) -> Path:
+    paths = parse_cgroup(_read(root / "proc/self/cgroup") or "")
+    reasons = []
+    for mount in parse_mountinfo(_read(root / "proc/self/mountinfo") or ""):
+        if mount.version not in paths:
+            continue
+        for parent in visible_cgroups(paths[mount.version], mount):
+            group = root / parent.relative_to("/") / f"bathyal-{uuid.uuid4().hex[:8]}"
+            try:
+                group.mkdir()
+                try:
+                    (group / LIMIT[mount.version]).write_text(str(limit_bytes))
+                except OSError:
+                    group.rmdir()
+                    raise
+                return group
+            except OSError as error:
+                logger.debug("no memory cgroup below %s: %s", parent, error)
+                reasons.append(f"{parent}: {error.strerror}")
+            if mount.version == 1 or (_read(group.parent / LIMIT[2]) or "max") != "max":
+                break
+    raise DeviceError(
+        "memory limit",
+        "a cgroup hierarchy with the memory controller that this process may write to",
+        "; ".join(reasons) or "none on this system",
+        "Run as root, outside an unprivileged container.",
+    )
+
+
+def _remove(folder: Path) -> None:
+    """Remove the group; a process that has just ended holds it for a moment."""
+    for _ in range(REMOVAL_ATTEMPTS):
+        try:
+            folder.rmdir()
+            return
+        except OSError as error:
+            reason = error
+        time.sleep(REMOVAL_PAUSE_SECONDS)
+    logger.warning("could not remove the cgroup %s: %s", folder, reason)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").strip()
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Places outside the arena, to which tensors move: the protocol, a file on a disk, and measured traffic."""

@@ -1,0 +1,137 @@
+"""A certified lower bound on the time of a step within a budget, for every plan of a graph.
+
+Every operation runs once. At the moment when the gradient of the loss is computed, the forward operations that lead to
+it have run, and none of those that depend on it has. Whatever the latter read is in memory then, or is made again
+later, by an operation whose inputs are in memory then or are made again too. The forward pass is cut into its blocks; within
+one, every set of tensors that may be held is looked at, with what must run again beside it, while tensors of other
+blocks are taken to be there for nothing. Choosing one set for each block is a multiple-choice knapsack, and its linear
+relaxation, over the lower convex hull of each block's sets, is the bound. It holds for plans that store a tensor for a
+while only, and for orders that no strategy here would try. With a link, what is held may be outside at that moment; it
+left before and comes back after, so the step takes no less than both transfers, one after the other.
+
+Of blocks of more than `TENSORS` tensors the smaller ones are taken to be there for nothing: still a bound, but lower.
+
+Source: the bound is ours; the greedy solution of the relaxation is Zemel's (1980).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from ...layers.graph import FED, STATE, Graph, Phase, Role
+from ..chain.hull import Hull, Segment, lower_hull
+from ..layout.lifetimes import aligned_size
+from ..plan.costs import CostTable
+from ..plan.link import Link
+from .cut import wiring
+from .passes import kept_statistics
+
+TENSORS = 14
+"""Tensors of one block whose sets are all looked at."""
+
+_HALVINGS = 50
+
+
+def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float:
+    """No plan is faster, whether it keeps what it stores or not; without a link, none that moves nothing out."""
+    once = sum(costs.fastest_seconds(op.id) for op in graph.ops)
+    before, wanted = _around_the_gradient(graph)
+    kept = kept_statistics(graph).intersection(t for number in before for t in graph.ops[number].outputs)
+    never_again = kept & wanted
+    room = budget_bytes
+    for tensor in graph.tensors:
+        fed = tensor.role in FED and tensor.id in wanted
+        # With a link, state may be anywhere at that moment, and nothing says that it moves twice.
+        resident = tensor.role in STATE and costs.link is None
+        if resident or fed or tensor.id in never_again:
+            room -= aligned_size(tensor)
+    blocks: dict[int, list[int]] = defaultdict(list)
+    for number in sorted(before):
+        blocks[graph.ops[number].block].append(number)
+    known: dict[Hashable, Hull] = {}
+    again = 0.0
+    segments: list[Segment] = []
+    for ops in blocks.values():
+        wires, numbers = wiring(graph, ops)
+        key = wires, tuple(t in wanted for t in numbers)
+        if key not in known:
+            known[key] = _sets(graph, costs, ops, wanted, kept)
+        nothing_held, steps = known[key]
+        again += nothing_held
+        segments += steps
+    segments.sort(reverse=True)
+    if costs.link is None:
+        return once + _again(again, segments, room)
+    return _with_link(once, again, segments, room, costs.link)
+
+
+def _again(seconds: float, segments: Sequence[Segment], room: float) -> float:
+    """The least seconds that run again where so many bytes are held; `seconds` where none are."""
+    for saved_per_byte, nbytes in segments:
+        held = min(nbytes, max(room, 0))
+        room -= held
+        seconds -= saved_per_byte * held
+    return max(seconds, 0.0)
+
+
+def _with_link(once: float, again: float, segments: Sequence[Segment], room: int, link: Link) -> float:
+    """The least over the bytes that are outside when the gradient of the loss is computed.
+
+    They left before and come back after, so the step takes no less than both transfers, one after the other; nor less
+    than the computation with what is held in the arena and outside.
+    """
+    low, high = 0.0, float(max(sum(nbytes for _, nbytes in segments) - room, 0))
+    for _ in range(_HALVINGS):
+        moved = (low + high) / 2
+        if link.out_seconds(moved) + link.in_seconds(moved) < once + _again(again, segments, room + moved):
+            low = moved
+        else:
+            high = moved
+    # At `low` the transfers take less than the computation, which only falls with more that is moved.
+    return max(once + _again(again, segments, room + high), link.out_seconds(low) + link.in_seconds(low))
+
+
+def _sets(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: frozenset[int]) -> Hull:
+    """Seconds that run again where a block holds nothing, and the lower hull of (bytes held, seconds) from there on."""
+    made = [t for op in ops for t in graph.ops[op].outputs if t not in kept]
+    sizes = {t: aligned_size(graph.tensors[t]) for t in made}
+    looked_at = sorted((t for t in made if sizes[t]), key=lambda t: (-sizes[t], t))[:TENSORS]
+    masks = np.arange(2 ** len(looked_at))
+    held = {t: (masks >> bit & 1).astype(bool) for bit, t in enumerate(looked_at)}
+    nbytes = sum((held[t] * sizes[t] for t in looked_at), np.zeros(len(masks), np.int64))
+    missing = {t: ~held[t] if t in wanted else np.zeros(len(masks), bool) for t in looked_at}
+    seconds = np.zeros(len(masks))
+    for number in reversed(ops):
+        op = graph.ops[number]
+        runs = np.zeros(len(masks), bool)
+        for t in op.outputs:
+            if t in missing:
+                runs |= missing[t]
+        seconds += runs * costs.fastest_seconds(number)
+        for t in op.inputs:
+            if t in missing:
+                missing[t] |= runs & ~held[t]
+    return lower_hull(nbytes.tolist(), seconds.tolist())
+
+
+def _around_the_gradient(graph: Graph) -> tuple[list[int], set[int]]:
+    """The forward operations that lead to the gradient of the loss, and the tensors that are read by it or after it."""
+    backward = [op for op in graph.ops if op.phase is Phase.BACKWARD]
+    first = next((op for op in backward if any(graph.tensors[t].role is Role.LABEL for t in op.inputs)), None)
+    if first is None:
+        return [], set()
+    wanted, after = set(first.inputs), set(first.outputs)
+    for op in graph.ops:
+        if not after.isdisjoint(op.inputs):
+            wanted.update(op.inputs)
+            after.update(op.outputs)
+    needed, before = set(first.inputs), []
+    for op in reversed(graph.ops):
+        if not needed.isdisjoint(op.outputs):
+            needed.update(op.inputs)
+            if op.phase is Phase.FORWARD:
+                before.append(op.id)
+    return before, wanted

@@ -1,0 +1,54 @@
+"""Peaks and seconds of pieces of a step, by the lifetime rules of the final plan: a piece is drafted on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ...layers.graph import Graph, Role, Tensor
+from ...layers.kinds import KINDS
+from ..layout.kernels import Choice
+from ..layout.lifetimes import aligned_size, find_lifetimes
+from ..plan.costs import CostTable
+from ..plan.steps import NO_TENSOR
+
+
+def kept_statistics(graph: Graph) -> frozenset[int]:
+    """Tensors that no plan may compute twice."""
+    return frozenset(t for op in graph.ops for i in KINDS[op.kind].kept for t in op.outputs[i : i + 1])
+
+
+class Passes:
+    """Peaks and seconds of lists of operations, as the chain model counts them: state and what is kept are beside it."""
+
+    def __init__(self, graph: Graph, costs: CostTable, choose: Choice) -> None:
+        self.graph = graph
+        self.kept = kept_statistics(graph)
+        self.choose = choose
+        self._costs = costs
+
+    def size(self, tensor: Tensor) -> int:
+        """Bytes of a tensor in the model; 0 for what lives beside it."""
+        if tensor.role in (Role.ACTIVATION, Role.GRADIENT, Role.INPUT) and tensor.id not in self.kept:
+            return aligned_size(tensor)
+        return 0
+
+    def nbytes(self, tensors: Iterable[int]) -> int:
+        """Bytes of several tensors together; `NO_TENSOR` counts nothing."""
+        return sum(self.size(self.graph.tensors[t]) for t in tensors if t != NO_TENSOR)
+
+    def seconds(self, ops: Iterable[int]) -> float:
+        """Seconds of operations with the kernels chosen."""
+        return sum(self._costs.kernels[op][self.choose(op)[0]].seconds for op in ops)
+
+    def live_bytes(self, ops: Sequence[int], resident: Iterable[int], final: Iterable[int]) -> npt.NDArray[np.int64]:
+        """Bytes alive at each of `ops`, from tensors that are there to tensors that must be there afterwards."""
+        there = [t for t in resident if t != NO_TENSOR]
+        after = [t for t in final if t != NO_TENSOR]
+        return find_lifetimes(self.graph, ops, self.choose, size=self.size, resident=there, final=after).live_bytes()
+
+    def peak(self, ops: Sequence[int], resident: Iterable[int], final: Iterable[int]) -> int:
+        """The most of `live_bytes`; what is there where nothing runs."""
+        return int(self.live_bytes(ops, resident, final).max()) if ops else self.nbytes(resident)

@@ -1,0 +1,70 @@
+"""Fewer options for long chains: those that are best for some price of the bytes that they hold and need.
+
+In a long run of equal blocks two options can be mixed in any share, so an option that no price makes the best is hardly
+ever missed; the options that hold the least and need the least always stay, so that no budget becomes too small.
+Prices are tried on a grid, from nothing to so much that only bytes count.
+
+Not checked: the chain's numbers. Source: ours; the supported points of a Pareto set (Ehrgott, Multicriteria Optimization).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .types import Block, Chain, ForwardSave, Option, Step
+
+PRICES = (0.0, *(0.01 * 2.0**k for k in range(0, 10)))
+"""Of all that a block can save, in units of the block's fastest seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedChain:
+    """A chain with fewer options.
+
+    Attributes:
+        chain: the same blocks.
+        options: for each block the indices that its options have in the whole chain.
+    """
+
+    chain: Chain
+    options: tuple[tuple[int, ...], ...]
+
+    def original(self, steps: Iterable[Step]) -> tuple[Step, ...]:
+        """The same steps for the whole chain."""
+        return tuple(
+            ForwardSave(step.block, self.options[step.block][step.option]) if isinstance(step, ForwardSave) else step
+            for step in steps
+        )
+
+
+def prune_options(chain: Chain) -> PrunedChain:
+    """Leave out the options that no price makes the best."""
+    known: dict[Block, tuple[Block, tuple[int, ...]]] = {}
+    for block in chain.blocks:
+        if block not in known:
+            kept = _best(block.options)
+            known[block] = replace(block, options=tuple(block.options[i] for i in kept)), kept
+    rows = [known[block] for block in chain.blocks]
+    return PrunedChain(Chain(tuple(block for block, _ in rows)), tuple(kept for _, kept in rows))
+
+
+def _best(options: tuple[Option, ...]) -> tuple[int, ...]:
+    most = max(o.saved_bytes for o in options) or 1
+    merits = [(o.forward_seconds + o.backward_seconds, o.saved_bytes / most, _need(o) / most) for o in options]
+    unit = min(n[0] for n in merits) or 1.0
+    count = range(len(options))
+    best = {
+        min(count, key=lambda i: (merits[i][0] + unit * (held * merits[i][1] + needed * merits[i][2]), i))
+        for held in PRICES
+        for needed in PRICES
+    }
+    best.add(min(count, key=lambda i: (merits[i][1], merits[i][2], i)))
+    best.add(min(count, key=lambda i: (merits[i][2], merits[i][1], i)))
+    best.add(min(count, key=lambda i: (options[i].saved_bytes + max(options[i].forward_transient_bytes, 0), i)))
+    best.add(min(count, key=lambda i: (options[i].saved_bytes + options[i].backward_transient_bytes, i)))
+    return tuple(sorted(best))
+
+
+def _need(option: Option) -> int:
+    return option.saved_bytes + max(option.forward_transient_bytes, option.backward_transient_bytes)

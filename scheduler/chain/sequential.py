@@ -1,0 +1,44 @@
+"""Checkpoints at equal distances, as `torch.utils.checkpoint.checkpoint_sequential` sets them: a baseline.
+
+The blocks are cut into K segments of n // K blocks, the last of them with what is left over. The forward pass keeps the
+input of every segment but saves only the last one whole; going back, each segment before it runs once more, saved whole.
+Each block but those of the last segment runs forward twice. Blind to sizes and seconds.
+
+Not checked: whether the steps fit any budget. Source: Chen et al., "Training deep nets with sublinear memory cost" (arXiv
+1604.06174), as PyTorch does it and arXiv 1911.13214, section 5, compares it.
+"""
+
+from __future__ import annotations
+
+from ...memory.errors import ConfigError
+from .states import StepWriter
+from .types import Chain, Step
+
+
+def sequential_steps(chain: Chain, segments: int) -> tuple[Step, ...]:
+    """The plan with `segments` segments; every block saves by its first option.
+
+    Raises:
+        ConfigError: fewer segments than 1 or more than blocks; names the nearest number that works.
+    """
+    count = len(chain.blocks) - 1
+    most = max(count, 1)
+    if not 1 <= segments <= most:
+        expected = f"1 to {most} segments, as the network has {count} blocks"
+        nearest = min(max(segments, 1), most)
+        raise ConfigError("strategy 'sequential'", expected, str(segments), f"'sequential:{nearest}' is the nearest.")
+    starts = [number * (count // segments) for number in range(segments)]
+    ends = [*starts[1:], count]
+    writer = StepWriter(chain)
+    for start, end in zip(starts[:-1], ends, strict=False):
+        writer.run_to(start, end)
+    for block in range(starts[-1], count):
+        writer.save(block, 0)
+    writer.backward(count)
+    for start, end in reversed(list(zip(starts, ends, strict=True))):
+        if end < count:
+            for block in range(start, end):
+                writer.save(block, 0)
+        for block in reversed(range(start, end)):
+            writer.backward(block)
+    return tuple(writer.steps)

@@ -1,0 +1,1 @@
+"""From an order of operations to a plan's parts: lifetimes, kernels and addresses."""

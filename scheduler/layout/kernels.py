@@ -1,0 +1,84 @@
+"""Which kernel each operation uses: the first, or the fastest whose workspace fits the bytes free while it runs.
+
+Source of the rule: SuperNeurons, section 3.5 (dynamic convolution workspace allocation). All runs of an operation in
+a step use one kernel, so that a recomputed value is the value that the loss was computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+
+from ...layers.graph import Graph, Phase
+from ..plan.costs import CostTable
+from ..plan.steps import NO_INSTANCE, Run, align_up
+from .lifetimes import Lifetimes
+
+
+class Kernels(str, Enum):
+    """How kernels are chosen: the library's first, whatever the budget, or by time and free bytes."""
+
+    FIXED = "fixed"
+    FIT = "fit"
+
+
+Choice = Callable[[int], tuple[int, int]]
+"""For an operation the index and the workspace bytes of its kernel."""
+
+
+def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
+    """The choice to plan memory with: the first kernel where kernels are fixed, else the one with least workspace."""
+
+    def choose(op: int) -> tuple[int, int]:
+        index = 0 if kernels is Kernels.FIXED else costs.smallest(op)
+        return index, costs.kernels[op][index].workspace_bytes
+
+    return choose
+
+
+def _fastest_of(costs: CostTable, op: int, among: Iterable[int]) -> tuple[int, int]:
+    options = costs.kernels[op]
+    index = min(among, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
+    return index, options[index].workspace_bytes
+
+
+def fastest(costs: CostTable) -> Choice:
+    """The fastest kernel of each operation, whatever its workspace."""
+    return lambda op: _fastest_of(costs, op, range(len(costs.kernels[op])))
+
+
+def fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
+    """The fastest kernel of each operation that needs at most so much workspace; else the one with the least."""
+
+    def choose(op: int) -> tuple[int, int]:
+        options, smallest = costs.kernels[op], costs.smallest(op)
+        fits = [i for i, k in enumerate(options) if k.workspace_bytes <= workspace_bytes or i == smallest]
+        return _fastest_of(costs, op, fits)
+
+    return choose
+
+
+def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
+    """The fastest kernel for what runs once, after the loss; for all that may run again the choice of `otherwise`."""
+    fast = fastest(costs)
+    return lambda op: otherwise(op) if graph.ops[op].phase is Phase.FORWARD else fast(op)
+
+
+def fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> Choice:
+    """The fastest kernel of each operation that fits `room_bytes` beside what `planned` has alive at all its runs."""
+    live = planned.live_bytes()
+    free: dict[int, int] = {}
+    for position, step in enumerate(planned.steps):
+        if not isinstance(step, Run):
+            continue
+        own = 0 if step.workspace == NO_INSTANCE else planned.nbytes[step.workspace]
+        spare = room_bytes - int(live[position]) + own
+        free[step.op] = min(spare, free.get(step.op, spare))
+
+    def choose(op: int) -> tuple[int, int]:
+        options = costs.kernels[op]
+        smallest = costs.smallest(op)
+        fits = [i for i, k in enumerate(options) if align_up(k.workspace_bytes) <= free[op] or i == smallest]
+        return _fastest_of(costs, op, fits)
+
+    return choose

@@ -1,0 +1,167 @@
+"""Orders of operations that strategies propose, and what they become: instances with kernels and addresses.
+
+An order and the kernels fix everything else (`find_lifetimes`, `placement`). Pure, like all of planning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ...layers.graph import Phase
+from ..plan.simulate import time_steps
+from ..plan.state_layout import StateLayout
+from ..plan.steps import ALIGNMENT, NO_TENSOR, PAGE
+from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
+from .lifetimes import Lifetimes, LiveIntervals, aligned_size, find_lifetimes
+from .moves import Order
+from .placement import Rectangle, place
+from .problem import Problem
+
+ATTEMPTS = 8
+"""How often a chain plan, or a choice of kernels, is made again for less memory because its placement did not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOrder:
+    """An order with instances, kernels and addresses.
+
+    Attributes:
+        order: operations and moves.
+        draft: its instances and copies.
+        addresses: of the instances.
+        end: the highest end of an instance.
+        outside: addresses of the copies.
+        outside_end: the highest end of a copy.
+        state: where the state lies.
+        settled: whether its kernels and addresses are not to be chosen anew.
+        note: what was chosen, for people.
+    """
+
+    order: Order
+    lifetimes: Lifetimes
+    addresses: list[int]
+    end: int
+    outside: list[int]
+    outside_end: int
+    state: StateLayout
+    settled: bool = False
+    note: str = ""
+
+
+class Placer:
+    """Gives orders of one graph their instances and addresses."""
+
+    def __init__(self, problem: Problem, *, whole_step: bool) -> None:
+        self.problem = problem
+        self.choose = least_workspace(problem.costs, problem.kernels)
+        self._whole_step = whole_step
+
+    def find_lifetimes(self, order: Order, choose: Choice | None = None, state: StateLayout | None = None) -> Lifetimes:
+        """Instances without addresses.
+
+        Args:
+            order: operations and moves.
+            choose: kernels; by default those that memory is planned with.
+            state: where the state lies; by default as the problem says.
+        """
+        graph, state = self.problem.graph, state or self.problem.state
+        outside = state.tensors_outside(graph)
+        return find_lifetimes(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
+
+    def place_order(self, order: Order, choose: Choice | None = None, enough: int | None = None) -> PlacedOrder:
+        """Draft and place; `enough` is that of `place`."""
+        return self.place_lifetimes(order, self.find_lifetimes(order, choose), enough)
+
+    def place_lifetimes(self, order: Order, lifetimes: Lifetimes, enough: int | None = None) -> PlacedOrder:
+        """Give the instances of `order` addresses."""
+        graph, state = self.problem.graph, self.problem.state
+        fixed = {
+            instance: state.addresses[graph.tensors[tensor].name]
+            for instance, tensor in enumerate(lifetimes.tensor)
+            if tensor != NO_TENSOR and graph.tensors[tensor].name in state.addresses
+        }
+        buffers = lifetimes.buffers()
+        free = [buffer for buffer in buffers if buffer not in fixed]
+        paged = lifetimes.paged
+        shapes = [Rectangle(*buffers[b], PAGE if b in paged else ALIGNMENT) for b in free]
+        found, _ = place(shapes, state.nbytes, enough)
+        at = {**fixed, **dict(zip(free, found, strict=True))}
+        return self.place_at(order, lifetimes, [at[buffer] for buffer in lifetimes.buffer], state)
+
+    def place_at(
+        self, order: Order, lifetimes: Lifetimes, addresses: list[int], state: StateLayout, settled: bool = False
+    ) -> PlacedOrder:
+        """Instances at addresses that are known, and copies at such that are found."""
+        end = max((a + n for a, n in zip(addresses, lifetimes.nbytes, strict=True)), default=0)
+        outside = self._place_copies(lifetimes.copies, state)
+        outside_end = max((a + n for a, n in zip(outside, lifetimes.copies.nbytes, strict=True)), default=0)
+        return PlacedOrder(order, lifetimes, addresses, end, outside, outside_end, state, settled)
+
+    def _place_copies(self, copies: LiveIntervals, state: StateLayout) -> list[int]:
+        """Addresses of the copies: of the state at home, of all others above."""
+        names = [self.problem.graph.tensors[t].name for t in copies.tensor]
+        others = [n for n, name in enumerate(names) if name not in state.outside]
+        shapes = [Rectangle(copies.birth[n], copies.death[n], copies.nbytes[n]) for n in others]
+        found, _ = place(shapes, state.outside_nbytes)
+        at = dict(zip(others, found, strict=True))
+        return [at[n] if n in at else state.outside[name] for n, name in enumerate(names)]
+
+    def least_at_loss(self) -> int:
+        """What the graph's own order cannot end below, found without a draft: the state, and what is live at the loss."""
+        graph = self.problem.graph
+        made: set[int] = set()
+        read: set[int] = set()
+        passed = False
+        for op in graph.ops:
+            passed = passed or op.phase is not Phase.FORWARD
+            if passed:
+                read.update(op.inputs)
+            else:
+                made.update(op.outputs)
+        return self.problem.state.nbytes + sum(aligned_size(graph.tensors[t]) for t in made & read)
+
+    def least_end(self, lifetimes: Lifetimes) -> int:
+        """What no placement can end below: the state, and the most of all else that lives at once."""
+        tensors, state = self.problem.graph.tensors, self.problem.state
+        resident = sum(
+            nbytes
+            for tensor, nbytes in zip(lifetimes.tensor, lifetimes.nbytes, strict=True)
+            if tensor != NO_TENSOR and tensors[tensor].name in state.addresses
+        )
+        live = lifetimes.live_bytes()
+        return state.nbytes - resident + (int(live.max()) if len(live) else 0)
+
+    def with_fastest_kernels(self, planned: PlacedOrder, budget_bytes: int) -> PlacedOrder:
+        """The same order with the fastest kernels whose workspace fits into what the plan leaves free."""
+        room = budget_bytes
+        for _ in range(ATTEMPTS):
+            choose = fastest_that_fits(self.problem.costs, planned.lifetimes, room)
+            faster = replace(self.place_order(planned.order, choose), note=planned.note)
+            if faster.end <= budget_bytes:
+                return faster if self.seconds(faster.lifetimes) < self.seconds(planned.lifetimes) else planned
+            room -= faster.end - budget_bytes
+        return planned
+
+    def finish(self, planned: PlacedOrder, budget_bytes: int) -> PlacedOrder:
+        """As it will run: with the fastest kernels that fit, where kernels follow the free bytes."""
+        if planned.settled or self.problem.kernels is not Kernels.FIT:
+            return planned
+        return self.with_fastest_kernels(planned, budget_bytes)
+
+    def seconds(self, lifetimes: Lifetimes) -> float:
+        """Seconds of a step, by which plans are compared."""
+        starts, _ = time_steps(lifetimes.steps, lifetimes.copies.nbytes, self.problem.costs)
+        return float(starts[-1])
+
+    def smallest_of(self, found: Iterable[PlacedOrder]) -> PlacedOrder:
+        """The one of least memory, of equals the faster."""
+        return min(found, key=lambda placed: (placed.end, self.seconds(placed.lifetimes)))
+
+    def fastest_of(self, proposed: Iterable[PlacedOrder | None], budget_bytes: int) -> PlacedOrder | None:
+        """The fastest with the kernels that fit beside it, of equals the first; None where nothing is proposed."""
+        found = [placed for placed in proposed if placed is not None]
+        if len(found) < 2:
+            return found[0] if found else None
+        finished = [self.finish(placed, budget_bytes) for placed in found]
+        return found[min(range(len(found)), key=lambda i: self.seconds(finished[i].lifetimes))]

@@ -1,0 +1,86 @@
+"""The runs of cheap operations in a training graph, and which of them can be afforded at once.
+
+Cheap is what reads one activation, is neither a convolution nor a matrix product, and may be repeated: activation, batch
+norm, response norm, pooling, dropout. Sums and concatenations are checkpoints like convolutions, as in the paper.
+
+Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: cost-aware recomputation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import replace
+
+from ...layers.graph import FED, STATE, Graph, Op, Phase
+from ...layers.kinds import KINDS
+from ..layout.lifetimes import Lifetimes
+from ..plan.steps import Run
+from .recompute import Segmented, runs_of
+
+
+def cheap_segments(graph: Graph) -> Segmented[int]:
+    """The step of a training graph with all its runs of cheap operations, first to last."""
+    turn = 1 + max(op.id for op in graph.ops if op.phase is Phase.LOSS)
+    sources = {op.id: source for op in graph.ops[:turn] if (source := _only_activation(graph, op)) is not None}
+    cheap = [graph.ops[number] for number in sources]
+    runs = runs_of((op.id, sources[op.id], op.outputs[0]) for op in cheap)
+    makes = {op.id: tuple(t for i, t in enumerate(op.outputs) if i not in KINDS[op.kind].kept) for op in cheap}
+    backward = [op.id for op in graph.ops[turn:]]
+    reads = {number: graph.ops[number].inputs for number in backward}
+    return Segmented([op.id for op in graph.ops[:turn]], backward, runs, makes, reads)
+
+
+def first_segments(steps: Segmented[int], count: int) -> Segmented[int]:
+    """The same step in which only the first segments are dropped: their values live longest."""
+    return replace(steps, segments=steps.segments[:count])
+
+
+def _only_activation(graph: Graph, op: Op) -> int | None:
+    """The tensor that a cheap operation reads beside state; None for all other operations."""
+    if op.phase is not Phase.FORWARD or op.updates or KINDS[op.kind].heavy:
+        return None
+    read = [t for t in dict.fromkeys(op.inputs) if graph.tensors[t].role not in STATE | FED]
+    return read[0] if len(read) == 1 else None
+
+
+def affordable(lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, beside: Container[int]) -> list[bool]:
+    """For each segment, whether what lives while it is recomputed at once and used stays within the limit.
+
+    Args:
+        lifetimes: of the order in which all segments are recomputed at once.
+        steps: the segments.
+        limit_bytes: for the operands of the step that runs and for the values of cheap operations, all else being
+            elsewhere between its uses.
+        beside: tensors that do not count: the state that stays in the arena.
+    """
+    home = {t: number for number, run in enumerate(steps.segments) for op in run for t in steps.makes[op]}
+    live = _live_with_all_else_elsewhere(lifetimes, home.keys(), beside)
+    most = [0] * len(steps.segments)
+    seen: dict[int, int] = {}
+    for position, step in enumerate(lifetimes.steps):
+        assert isinstance(step, Run)
+        if step.op not in steps.reads and not step.recompute:
+            continue
+        for number in {home[t] for i in (*step.inputs, *step.outputs) if (t := lifetimes.tensor[i]) in home}:
+            most[number] = max(most[number], *live[seen.get(number, position) : position + 1])
+            seen[number] = position
+    return [nbytes <= limit_bytes for nbytes in most]
+
+
+def _live_with_all_else_elsewhere(lifetimes: Lifetimes, cheap: Container[int], beside: Container[int]) -> list[int]:
+    """Bytes at each step of its operands and of cheap values."""
+    change = [0] * (len(lifetimes.steps) + 1)
+    for tensor, birth, death, nbytes in zip(
+        lifetimes.tensor, lifetimes.birth, lifetimes.death, lifetimes.nbytes, strict=True
+    ):
+        if tensor in cheap:
+            change[birth] += nbytes
+            change[death + 1] -= nbytes
+    live, total = [], 0
+    for step, delta in zip(lifetimes.steps, change, strict=False):
+        assert isinstance(step, Run)
+        total += delta
+        operands = {i for i in (*step.inputs, *step.outputs) if lifetimes.tensor[i] not in cheap}
+        others = [i for i in operands if lifetimes.tensor[i] not in beside]
+        live.append(total + sum(lifetimes.nbytes[i] for i in others))
+    return live

@@ -1,0 +1,46 @@
+"""The operations that run beside transfers while these are timed."""
+
+import numpy as np
+import pytest
+
+import bathyal as bt
+from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.engine.planning.background_load import Load
+from bathyal.engine.session import problem_without_memory
+from bathyal.engine.settings import Settings
+from bathyal.memory.arena import Arena
+from bathyal.models.registry import build_model
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def load():
+    settings = Settings((2, 1, 28, 28), bt.SGD(0.1), backend="reference", costs="analytic")
+    problem, _ = problem_without_memory(build_model("small_resnet"), settings)
+    return Load(problem.graph, problem.costs, ReferenceBackend(), "here")
+
+
+def test_each_signature_runs_in_turn_for_the_seconds_of_its_cost(load):
+    floating = {
+        load.graph.signature(op): load.costs.kernels[op.id][0].seconds
+        for op in reversed(load.graph.ops)
+        if all(load.graph.tensors[t].dtype in ("float32", "float64") for t in (*op.inputs, *op.outputs))
+    }
+    with Arena(16 * MIB) as arena:
+        arena.memory[:] = 255  # NaN
+        work = load.start(arena, MIB)
+        turn = [work() for _ in floating]
+        assert sorted(turn) == sorted(floating.values())
+        assert [work() for _ in floating] == turn
+        assert (arena.memory[:MIB] == 255).all()
+        assert not np.isnan(arena.memory[MIB : MIB + 4096].view(np.float32)).all()
+
+
+def test_what_does_not_fit_is_left_out(load):
+    with Arena(64 * 2**10) as arena:
+        work = load.start(arena, 4096)
+        assert work is not None
+        assert work() >= 0
+    with Arena(8192) as arena:
+        assert load.start(arena, 8192) is None

@@ -1,0 +1,201 @@
+import os
+from pathlib import PurePosixPath
+
+import pytest
+
+from bathyal.memory.errors import BudgetError, DeviceError
+from bathyal.memory.process.available import (
+    CgroupMount,
+    default_budget,
+    free_memory,
+    parse_cgroup,
+    parse_meminfo,
+    parse_mountinfo,
+    visible_cgroups,
+)
+from tests.support.memory_limit import memory_cgroup, run_inside
+
+MIB = 2**20
+MEMINFO = (
+    "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\nHugePages_Total:       0\n"
+)
+V1_MOUNT = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+V1_OTHER = "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime shared:4 - cgroup cgroup rw,cpu\n"
+V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+
+
+class FakeSystem:
+    """A tree of files under a folder, in the shape of /proc and /sys."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def write(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def process(self, cgroup, mountinfo, meminfo=MEMINFO):
+        self.write("proc/meminfo", meminfo)
+        self.write("proc/self/cgroup", cgroup)
+        self.write("proc/self/mountinfo", mountinfo)
+
+    def v1(self, group, limit, usage, stat=""):
+        folder = f"sys/fs/cgroup/memory/{group}"
+        self.write(f"{folder}/memory.limit_in_bytes", f"{limit}\n")
+        self.write(f"{folder}/memory.usage_in_bytes", f"{usage}\n")
+        self.write(f"{folder}/memory.stat", stat)
+
+    def v2(self, group, limit, usage, stat="", high="max"):
+        folder = f"sys/fs/cgroup/{group}"
+        self.write(f"{folder}/memory.max", f"{limit}\n")
+        self.write(f"{folder}/memory.high", f"{high}\n")
+        self.write(f"{folder}/memory.current", f"{usage}\n")
+        self.write(f"{folder}/memory.stat", stat)
+
+
+@pytest.fixture
+def system(tmp_path):
+    return FakeSystem(tmp_path)
+
+
+def test_without_cgroups_the_available_memory_counts(system):
+    system.write("proc/meminfo", MEMINFO)
+    assert free_memory(system.root) == 8_000_000 * 1024
+
+
+def test_version_1_limit_less_usage_counts(system):
+    system.process("4:memory:/job\n1:cpu:/\n", V1_OTHER + V1_MOUNT)
+    system.v1("", 9223372036854771712, 900 * MIB)
+    system.v1("job", 512 * MIB, 100 * MIB)
+    assert free_memory(system.root) == 412 * MIB
+
+
+def test_version_2_limit_less_usage_counts(system):
+    system.process("0::/user.slice/job\n", V2_MOUNT)
+    system.v2("user.slice", "max", 900 * MIB)
+    system.v2("user.slice/job", 512 * MIB, 100 * MIB)
+    assert free_memory(system.root) == 412 * MIB
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_tightest_ancestor_counts_with_its_own_usage(system, version):
+    if version == 1:
+        system.process("4:memory,other:/a/b/c\n", V1_MOUNT)
+        write = system.v1
+    else:
+        system.process("0::/a/b/c\n", V2_MOUNT)
+        write = system.v2
+    write("a", 4000 * MIB, 3900 * MIB)  # siblings of b have used nearly all
+    write("a/b", 2000 * MIB, 300 * MIB)
+    write("a/b/c", 1000 * MIB, 200 * MIB)
+    assert free_memory(system.root) == 100 * MIB
+
+
+def test_droppable_cache_is_not_usage_in_version_1_where_descendants_count(system):
+    system.process("4:memory:/job\n", V1_MOUNT)
+    stat = f"cache 1\ninactive_file {10 * MIB}\ntotal_inactive_file {60 * MIB}\n"
+    system.v1("job", 512 * MIB, 100 * MIB, stat)
+    assert free_memory(system.root) == 472 * MIB
+
+
+def test_droppable_cache_is_not_usage_in_version_2(system):
+    system.process("0::/job\n", V2_MOUNT)
+    system.v2("job", 512 * MIB, 100 * MIB, f"anon 5\ninactive_file {60 * MIB}\nactive_file 7\n")
+    assert free_memory(system.root) == 472 * MIB
+
+
+def test_droppable_cache_above_usage_never_makes_more_than_the_limit(system):
+    system.process("0::/job\n", V2_MOUNT)
+    system.v2("job", 512 * MIB, 10 * MIB, f"inactive_file {60 * MIB}\n")
+    assert free_memory(system.root) == 512 * MIB
+
+
+def test_a_group_over_its_limit_leaves_nothing(system):
+    system.process("0::/job\n", V2_MOUNT)
+    system.v2("job", 100 * MIB, 120 * MIB)
+    assert free_memory(system.root) == 0
+
+
+def test_the_throttling_limit_of_version_2_counts(system):
+    system.process("0::/job\n", V2_MOUNT)
+    system.v2("job", 512 * MIB, 100 * MIB, high=300 * MIB)
+    assert free_memory(system.root) == 200 * MIB
+
+
+def test_both_versions_mounted_at_once(system):
+    hybrid = V2_MOUNT.replace("/sys/fs/cgroup ", "/sys/fs/cgroup/unified ")
+    system.process("4:memory:/job\n0::/job\n", V1_MOUNT + hybrid)
+    system.v1("job", 512 * MIB, 100 * MIB)
+    system.v2("unified/job", 300 * MIB, 100 * MIB)
+    assert free_memory(system.root) == 200 * MIB
+
+
+def test_a_container_whose_mount_starts_at_its_own_group(system):
+    system.process("4:memory:/docker/abc\n", V1_MOUNT.replace(" / ", " /docker/abc "))
+    system.v1("", 512 * MIB, 100 * MIB)
+    assert free_memory(system.root) == 412 * MIB
+
+
+def test_groups_whose_files_are_absent_or_odd_do_not_limit(system):
+    system.process("0::/a/b\nnonsense\n", "nonsense\n1 2 3 - x\n" + V2_MOUNT)
+    system.write("sys/fs/cgroup/a/memory.max", "512\n")  # no usage
+    system.write("sys/fs/cgroup/a/b/memory.max", "soon\n")
+    assert free_memory(system.root) == 8_000_000 * 1024
+
+
+def test_parsing_of_names():
+    assert parse_cgroup("9:name=systemd:/\n4:hugetlb,memory:/a:b\n0::/c\n") == {
+        1: PurePosixPath("/a:b"),
+        2: PurePosixPath("/c"),
+    }
+    line = r"35 31 0:32 /x\040y /mnt/my\040groups rw shared:1 master:2 - cgroup2 none rw"
+    mount = CgroupMount(2, PurePosixPath("/x y"), PurePosixPath("/mnt/my groups"))
+    assert parse_mountinfo(line) == (mount,)
+    assert parse_mountinfo(V1_OTHER) == ()
+
+
+def test_ancestors_end_at_the_mount_point():
+    mount = CgroupMount(2, PurePosixPath("/"), PurePosixPath("/cg"))
+    assert [str(path) for path in visible_cgroups(PurePosixPath("/a/b"), mount)] == ["/cg/a/b", "/cg/a", "/cg"]
+    inner = CgroupMount(2, PurePosixPath("/a"), PurePosixPath("/cg"))
+    assert [str(path) for path in visible_cgroups(PurePosixPath("/a/b"), inner)] == ["/cg/b", "/cg"]
+    for outside in ("/ab", "/../x"):
+        assert visible_cgroups(PurePosixPath(outside), inner) == (PurePosixPath("/cg"),)
+
+
+def test_old_kernels_tell_free_memory_only():
+    assert parse_meminfo("MemTotal: 8 kB\nMemFree: 4 kB\n") == 4096
+    with pytest.raises(DeviceError):
+        parse_meminfo("MemTotal: 8 kB\n")
+
+
+def test_other_systems_tell_their_pages(tmp_path, monkeypatch):
+    pages = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 16384}
+    monkeypatch.setattr(os, "sysconf_names", dict.fromkeys(pages, 0))
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    assert free_memory(tmp_path) == 1000 * 16384
+    monkeypatch.setattr(os, "sysconf_names", {})
+    with pytest.raises(DeviceError):
+        free_memory(tmp_path)
+
+
+def test_the_default_budget_leaves_a_fifth_and_what_the_process_needs(system):
+    system.write("proc/meminfo", "MemAvailable: 1000 kB\n")
+    assert default_budget(100_000, system.root) == 1000 * 1024 * 4 // 5 - 100_000
+    with pytest.raises(BudgetError) as caught:
+        default_budget(1000 * 1024, system.root)
+    assert "1024000 bytes" in caught.value.actual
+
+
+def test_this_machine():
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < free_memory() <= total
+
+
+def test_a_limit_set_by_the_kernel_is_seen_from_inside():
+    code = "from bathyal.memory.process.available import free_memory; print(free_memory())"
+    with memory_cgroup(256 * MIB) as group:
+        done = run_inside(group, ["-c", code])
+    assert done.returncode == 0, done.stderr
+    assert 128 * MIB < int(done.stdout) < 256 * MIB
