@@ -1,0 +1,73 @@
+"""Things that are chosen by name: those of the package, to which programs may add their own.
+
+A name stands for one thing as long as the process lives: plans, checkpoints and shared kernels rely on it. What the
+package brings can therefore be neither replaced nor removed. Nothing is said of what the things are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from .errors import ConfigError, one_of
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """A mapping from names to things that grows by `add` alone.
+
+    Args:
+        what: one of the things is called so in errors: "strategy", "kind of operation".
+        own: the things that the package brings, in the order in which people are told them.
+    """
+
+    def __init__(self, what: str, own: Mapping[str, T]) -> None:
+        self._what = what
+        self._own = frozenset(own)
+        self._things = dict(own)
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> T:
+        return self._things[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._things))
+
+    def __len__(self) -> int:
+        return len(self._things)
+
+    def find(self, name: str) -> T:
+        """The thing of that name.
+
+        Raises:
+            ConfigError: there is none; names the nearest.
+        """
+        return self._things[one_of(self._what, name, tuple(self._things))]
+
+    def add(self, name: str, thing: T) -> None:
+        """Add a thing under a name of its own.
+
+        Raises:
+            ConfigError: the name is no identifier, or another thing has it.
+        """
+        if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
+            raise ConfigError(self._what, "a name of letters, digits, '_' and '-'", repr(name))
+        with self._lock:
+            if name in self._things and self._things[name] != thing:
+                hint = "Choose another name, or remove() the earlier one first where it is yours."
+                raise ConfigError(f"{self._what} {name!r}", "a name that is not taken", "one of that name", hint)
+            self._things[name] = thing
+
+    def remove(self, name: str) -> None:
+        """Take back what was added; nothing that has been built with it can be used any more.
+
+        Raises:
+            ConfigError: there is no such name, or the thing is the package's own.
+        """
+        with self._lock:
+            if name not in self._things or name in self._own:
+                added = ", ".join(repr(n) for n in self._things if n not in self._own) or "nothing was added"
+                raise ConfigError(self._what, f"the name of an added one ({added})", repr(name))
+            del self._things[name]
