@@ -16,7 +16,16 @@ from dataclasses import dataclass
 
 from ...layers.graph import FED, STATE, Graph, Role
 from ...memory.errors import unreachable
-from ..chain.types import Backward, Block, Chain, ForwardCheckpoint, ForwardDiscard, ForwardSave, Option, Step
+from ..chain.types import (
+    Backward,
+    Chain,
+    ChainBlock,
+    ChainOption,
+    ChainStep,
+    ForwardCheckpoint,
+    ForwardDiscard,
+    ForwardSave,
+)
 from ..layout.kernels import Choice
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
@@ -77,9 +86,9 @@ def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice], *, se
     """
     passes = [Passes(graph, costs, choose) for choose in choices]
     blocks = split_blocks(graph)
-    rows: list[Block] = []
+    rows: list[ChainBlock] = []
     routes: list[tuple[Route, ...]] = []
-    known: dict[Hashable, tuple[Block, list[Route]]] = {}
+    known: dict[Hashable, tuple[ChainBlock, list[Route]]] = {}
     for index, block in enumerate(blocks):
         last = index == len(blocks) - 1
         output, incoming = (NO_TENSOR, NO_TENSOR) if last else (blocks[index + 1].input, blocks[index + 1].gradient)
@@ -109,7 +118,7 @@ def _wiring(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequ
 
 def _describe(
     block: BlockOps, output: int, incoming: int, passes: Sequence[Passes], last: bool, search: bool
-) -> tuple[Block, list[Route]]:
+) -> tuple[ChainBlock, list[Route]]:
     """The numbers of a block, and the route of each of its options."""
     entering, first = block.input, passes[0]
     a, a_next = first.nbytes([entering]), first.nbytes([output])
@@ -117,7 +126,7 @@ def _describe(
     repeatable = [op for op in block.forward if not first.graph.ops[op].updates]
     plain = first.peak(repeatable, [entering], [entering, output]) - a - a_next
     forward_seconds = first.seconds(block.forward)
-    options: dict[Option, Route] = {}
+    options: dict[ChainOption, Route] = {}
     for number, kernels in enumerate(passes):
         if number and all(kernels.choose(op) == first.choose(op) for op in block.backward):
             continue
@@ -130,19 +139,19 @@ def _describe(
             save = kernels.peak(block.forward, [entering], [entering, *saved]) - a - held
             back = kernels.peak(way.backward, [entering, *saved, incoming], [entering, block.gradient])
             transient = back - a - held - d - d_next
-            option = Option(held, forward_seconds, kernels.seconds(way.backward), save, transient)
+            option = ChainOption(held, forward_seconds, kernels.seconds(way.backward), save, transient)
             options.setdefault(option, Route(way.backward, number))
     kept = _worth_having(list(options), last)
-    return Block(a, d, forward_seconds, plain, tuple(kept)), [options[option] for option in kept]
+    return ChainBlock(a, d, forward_seconds, plain, tuple(kept)), [options[option] for option in kept]
 
 
-def _worth_having(options: Sequence[Option], last: bool) -> list[Option]:
+def _worth_having(options: Sequence[ChainOption], last: bool) -> list[ChainOption]:
     """Options that no other beats in seconds, in what it holds, and in what both its passes need; fastest first.
 
     The loss has one option: the one that needs the least, as it has next to no seconds.
     """
 
-    def numbers(o: Option) -> tuple[float, int, int, int]:
+    def numbers(o: ChainOption) -> tuple[float, int, int, int]:
         return (
             o.backward_seconds,
             o.saved_bytes,
@@ -150,7 +159,7 @@ def _worth_having(options: Sequence[Option], last: bool) -> list[Option]:
             o.saved_bytes + o.backward_transient_bytes,
         )
 
-    found: list[Option] = []
+    found: list[ChainOption] = []
     for option in sorted(options, key=numbers):
         mine = numbers(option)
         if not any(all(a <= b for a, b in zip(numbers(other), mine, strict=True)) for other in found):
@@ -158,7 +167,7 @@ def _worth_having(options: Sequence[Option], last: bool) -> list[Option]:
     return found[-1:] if last else found
 
 
-def expand(graph: Graph, model: ChainModel, steps: Iterable[Step]) -> list[int]:
+def expand(graph: Graph, model: ChainModel, steps: Iterable[ChainStep]) -> list[int]:
     """The order of operations that steps of the chain stand for; running statistics are updated on the first pass."""
     order: list[int] = []
     chosen: dict[int, int] = {}
@@ -178,7 +187,7 @@ def expand(graph: Graph, model: ChainModel, steps: Iterable[Step]) -> list[int]:
     return order
 
 
-def choose_kernels(model: ChainModel, steps: Iterable[Step]) -> Choice:
+def choose_kernels(model: ChainModel, steps: Iterable[ChainStep]) -> Choice:
     """The kernels that the options of the steps were priced with."""
     fast: set[int] = set()
     for step in steps:

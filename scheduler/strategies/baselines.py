@@ -20,7 +20,8 @@ from typing import TypeAlias
 from ..blocks.model import ChainModel, chain_model, expand
 from ..chain.revolve import most_slots, revolve_steps
 from ..chain.sequential import sequential_steps
-from ..chain.types import Chain, Step, simulate_chain
+from ..chain.simulate import simulate_chain
+from ..chain.types import Chain, ChainStep
 from ..layout.lifetimes import Lifetimes, without_dead_recomputations
 from ..layout.placer import PlacedOrder, Placer
 from ..plan.steps import Run
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 TRIED = 64
 """Numbers of segments or slots that are drafted."""
 
-_Write: TypeAlias = "Callable[[Chain, int], tuple[Step, ...]]"
+_Write: TypeAlias = "Callable[[Chain, int], tuple[ChainStep, ...]]"
 
 
 @dataclass(frozen=True, slots=True)

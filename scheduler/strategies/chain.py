@@ -12,8 +12,9 @@ from dataclasses import replace
 from ..blocks.model import background_bytes, chain_model, choose_kernels, expand
 from ..chain.bound import chain_bound_seconds
 from ..chain.least_memory import minimum_plan
-from ..chain.portfolio import Portfolio
-from ..chain.types import Chain, Step, simulate_chain
+from ..chain.portfolio import make_portfolio
+from ..chain.simulate import simulate_chain
+from ..chain.types import Chain, ChainStep
 from ..layout.kernels import Kernels, fast_gradients, fastest
 from ..layout.lifetimes import without_dead_recomputations
 from ..layout.placer import ATTEMPTS, PlacedOrder, Placer
@@ -50,14 +51,14 @@ class ChainStrategy:
                 BaselineStrategy(placer, StrategyName(name), plain) for name in ("sequential", "revolve")
             ]
 
-    def _place(self, steps: Sequence[Step], enough: int) -> PlacedOrder:
+    def _place(self, steps: Sequence[ChainStep], enough: int) -> PlacedOrder:
         order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
         placed = self._placer.place_order(order, choose_kernels(self._model, steps), enough)
         return replace(placed, note="an optimal chain plan")
 
     def order_within(self, room_bytes: int) -> list[int] | None:
         """The fastest order of operations whose activations take at most so much by the chain's count; None without."""
-        solution = Portfolio(self._model.chain, room_bytes).solution(room_bytes) if room_bytes > 0 else None
+        solution = make_portfolio(self._model.chain, room_bytes).solve(room_bytes) if room_bytes > 0 else None
         if solution is None:
             return None
         return without_dead_recomputations(self._graph, expand(self._graph, self._model, solution.steps))
@@ -66,9 +67,8 @@ class ChainStrategy:
         """The plan of least memory."""
         steps = [minimum_plan(self._model.chain)]
         if self._is_short:
-            solution = Portfolio(self._model.chain, room := simulate_chain(self._model.chain, steps[0])[0]).solution(
-                room
-            )
+            room = simulate_chain(self._model.chain, steps[0])[0]
+            solution = make_portfolio(self._model.chain, room).solve(room)
             steps += [solution.steps] if solution else []
         return self._placer.smallest_of([*(self._place(s, 0) for s in steps), *(b.smallest() for b in self._baselines)])
 
@@ -88,9 +88,9 @@ class ChainStrategy:
     def _solve(self, budget_bytes: int) -> PlacedOrder | None:
         """The optimal plan for the budget; read off the same table for less while placement needs more than what is live."""
         chain, room = self._model.chain, budget_bytes - background_bytes(self._graph)
-        ladder = Portfolio(chain, room)
+        portfolio = make_portfolio(chain, room)
         for attempt in range(ATTEMPTS):
-            solution = ladder.solution(room) if room > 0 else None
+            solution = portfolio.solve(room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
                 return None

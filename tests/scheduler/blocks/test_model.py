@@ -10,7 +10,7 @@ from bathyal.scheduler.blocks.model import background_bytes, chain_model, expand
 from bathyal.scheduler.blocks.passes import kept_statistics
 from bathyal.scheduler.chain.least_memory import minimum_plan
 from bathyal.scheduler.chain.portfolio import solve
-from bathyal.scheduler.chain.types import simulate_chain
+from bathyal.scheduler.chain.simulate import simulate_chain
 from bathyal.scheduler.layout.kernels import Kernels, least_workspace
 from bathyal.scheduler.layout.lifetimes import find_lifetimes, without_dead_recomputations
 from tests.support.random_networks import random_problem
