@@ -36,7 +36,7 @@ from ..offload.segments import affordable, cheap_segments, first_segments
 from ..offload.transfers import with_moves
 from ..offload.uses import UseTable
 from ..plan.link import Link
-from ..plan.state_layout import StateLayout, in_order_of_blocks, lay_out_state
+from ..plan.state_layout import StateLayout, lay_out_state, sort_by_block
 from ..plan.steps import NO_TENSOR, PAGE, Run, align_up
 from .chain import ChainStrategy
 from .names import MOVING, StrategyName
@@ -281,7 +281,7 @@ class OffloadStrategy:
     def _with_resident(self, nbytes: int, large_bytes: int = STREAMED_BYTES) -> StateLayout:
         """The layout in which at most so many bytes of large tensors of the state stay in the arena."""
         graph = self._placer.problem.graph
-        large = [t for t in in_order_of_blocks(graph) if t.nbytes >= large_bytes]
+        large = [t for t in sort_by_block(graph) if t.nbytes >= large_bytes]
         outside: set[int] = set()
         for tensor in sorted(large, key=lambda t: t.role is not Role.PARAMETER):
             nbytes -= tensor.nbytes

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-import benchmarks.superneurons.__main__ as superneurons
 from bathyal.layers import (
     AvgPool2d,
     BatchNorm2d,
