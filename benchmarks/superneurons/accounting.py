@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from bathyal.layers.graph import Graph, Phase, Role
 from bathyal.scheduler.plan.steps import NO_TENSOR, Plan
+
 from .layers import CHECKPOINTS, IMAGES, NO_VALUE, PaperNetwork, Step
 
 

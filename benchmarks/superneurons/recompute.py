@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bathyal.scheduler.offload.recompute import Recomputation, Segmented, recomputing_order, runs_of
+
 from .accounting import layer_order, live_bytes
 from .layers import CHEAP, PaperNetwork, Step
 

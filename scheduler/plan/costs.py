@@ -1,7 +1,7 @@
 """What a planner knows of time: for each operation its kernels, their workspace and their seconds.
 
-The table is filled by measuring (the engine's profiler) or by arithmetic (`analytic_seconds`); planners cannot tell which.
-Not checked: that the seconds are those of any machine.
+The table is filled by measuring (the engine's profiler) or by arithmetic (`analytic_seconds`); planners cannot tell
+which. Not checked: that the seconds are those of any machine.
 """
 
 from __future__ import annotations

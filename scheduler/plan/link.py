@@ -1,4 +1,4 @@
-"""The link between the arena and the memory outside: two rates, and how much its transfers slow the computation down."""
+"""The link between the arena and the memory outside: two rates, and how much transfers slow the computation."""
 
 from __future__ import annotations
 

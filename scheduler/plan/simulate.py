@@ -1,9 +1,9 @@
 """What a plan costs, in bytes at each step and in seconds, decided from the plan and the cost table alone.
 
-Three things work at once: the computation, what leaves the arena and what comes back. Each does its own work in order. A
-transfer begins when the one before it in its direction is done and the computation has come to the step that begins it;
-a `Wait` holds the computation up until the transfer is done. Beside a transfer the computation is slower by the link's
-contention, beside two by twice that; the link's rates are those beside a computation.
+Three things work at once: the computation, what leaves the arena and what comes back. Each does its own work in order.
+A transfer begins when the one before it in its direction is done and the computation has come to the step that begins
+it; a `Wait` holds the computation up until the transfer is done. Beside a transfer the computation is slower by the
+link's contention, beside two by twice that; the link's rates are those beside a computation.
 """
 
 from __future__ import annotations

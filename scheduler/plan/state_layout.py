@@ -51,7 +51,7 @@ def sort_by_block(graph: Graph) -> list[Tensor]:
 
 
 def lay_out_state(graph: Graph, outside: Container[int] = ()) -> StateLayout:
-    """Give all state of a graph its addresses; the home of the tensors with an id in `outside` is outside of the arena."""
+    """Give all state of a graph its addresses; the tensors with an id in `outside` have their home outside."""
     addresses: dict[str, int] = {}
     homes: dict[str, int] = {}
     end = outside_end = 0

@@ -1,8 +1,8 @@
 """Check the transfers of a plan.
 
 What leaves the arena must hold its value and stay until it has left; what comes back must be there before it is read.
-Copies must lie apart while they live, and state outside at its home. This is part of `verify` and shares no code with the
-planners; seconds are not checked.
+Copies must lie apart while they live, and state outside at its home. This is part of `verify` and shares no code with
+the planners; seconds are not checked.
 """
 
 from __future__ import annotations
