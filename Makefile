@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_WAIT_POLICY := passive
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many interpreters: each of them would compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install train resnet2500 test test-cuda lint types check clean
@@ -36,10 +38,10 @@ resnet2500: $(VENV)/.examples  ## train a network of 2,498 layers; as root withi
 	$(BIN)/python -m bathyal.resnet2500 $(if $(filter 0,$(shell id -u)),--limit '1 GiB')
 
 test: $(VENV)/.test  ## run the tests, but for those of the CUDA libraries
-	$(BIN)/python -m pytest --numprocesses auto -m 'not cuda'
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not cuda'
 
 test-cuda: $(VENV)/.test-cuda  ## run the tests of the CUDA libraries, about 1 GB; no GPU needed
-	$(BIN)/python -m pytest --numprocesses auto -m cuda
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m cuda
 
 lint: $(VENV)/.test  ## check style
 	$(BIN)/ruff check .

@@ -1,4 +1,15 @@
-"""Declarations: what a network is made of, and the graphs that follow from it."""
+"""What a network is made of, and the graphs that follow from it.
+
+- A file for each family of layers declares these layers and their kinds of operation: `activation`, `convolution`,
+  `dropout`, `linear`, `merge`, `normalization`, `pooling`, `shape`; `container` holds layers made of layers.
+- `operations` says what a kind of operation declares, and `kinds` lists all of them.
+- `graph` is the graph as plain data, `assembly` collects one, and `builder` builds the forward graph from layers.
+- `pool_first` and `slabs` rewrite forward graphs; `modes` turns them into graphs for training, evaluation and
+  prediction, with `loss` and `optimizer`.
+- `initializers` gives parameters their first values.
+
+Nothing here computes a network or plans its memory.
+"""
 
 from .activation import ReLU, Sigmoid, Tanh
 from .builder import GraphBuilder, Layer, forward_graph

@@ -1,4 +1,4 @@
-"""From layers to the forward graph: scopes that name things, parameters, and shape errors that name the layer."""
+"""Building the forward graph from layers, with names from the layers around, and shape errors that name the layer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Layer(ABC):
     """One part of a network: a frozen declaration that adds its operations to a graph.
 
     Attributes:
-        name: its part of the names of its tensors; empty lets the layer around it choose.
+        name: its part of the names of its tensors; where it is empty, the layer around it chooses one.
     """
 
     name: str = ""
@@ -56,7 +56,7 @@ class GraphBuilder:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Prefix all names inside with `name`; an empty name adds nothing."""
+        """Prefix all names that are given inside the block with `name`; an empty name adds nothing."""
         if name:
             self._scope.append(name)
         try:
@@ -77,7 +77,7 @@ class GraphBuilder:
             return layer.build(self, x)
 
     def spec(self, tensor: int) -> TensorSpec:
-        """Shape and type of a tensor."""
+        """Return the shape and element type of a tensor."""
         return self.assembly.spec(tensor)
 
     def require_images(self, x: int) -> int:
@@ -94,18 +94,18 @@ class GraphBuilder:
         return x
 
     def parameter(self, name: str, shape: Sequence[int], initializer: Initializer) -> int:
-        """A trained tensor of this layer."""
+        """Add a trained tensor of this layer and return it."""
         return self._state(name, shape, initializer, Role.PARAMETER)
 
     def buffer(self, name: str, shape: Sequence[int], initializer: Initializer) -> int:
-        """A tensor of this layer that is kept but not trained."""
+        """Add a tensor of this layer that is kept from step to step but not trained, and return it."""
         return self._state(name, shape, initializer, Role.BUFFER)
 
     def _state(self, name: str, shape: Sequence[int], initializer: Initializer, role: Role) -> int:
         return self.assembly.tensor(f"{self.where}.{name}", TensorSpec(tuple(shape), self.dtype), role, initializer)
 
     def stream(self) -> int:
-        """A number of its own for a layer that draws random numbers."""
+        """Return a number that no other layer gets, for a layer that draws random numbers."""
         self._streams += 1
         return self._streams - 1
 
@@ -113,7 +113,7 @@ class GraphBuilder:
         """Append one operation and return its first output.
 
         Raises:
-            ShapeError: the inputs do not fit; names the layer, what it expected and what it got.
+            ShapeError: the inputs do not fit; the error names the layer, what it expected and what it got.
         """
         assert kind.shapes is not None
         specs = [self.spec(t) for t in inputs]

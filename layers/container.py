@@ -1,4 +1,4 @@
-"""Layers made of layers: in sequence, around a shortcut, side by side."""
+"""Layers made of other layers: in sequence, beside a shortcut, or in parallel."""
 
 from __future__ import annotations
 

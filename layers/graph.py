@@ -1,7 +1,7 @@
 """The graph of a computation: tensors and operations, as plain data.
 
-One form serves the forward network, the whole training step and evaluation. Operations are listed in an order in
-which they can run. Tensors are assigned once, except the ones that an operation names in `updates`, which it
+The forward network, the whole training step and evaluation are graphs of this one form. Operations are listed in an
+order in which they can run. Each tensor is written once, except the ones that an operation names in `updates`, which it
 overwrites in place: parameters, momentum and running statistics. Nothing here computes or allocates.
 """
 
@@ -13,7 +13,7 @@ import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -73,11 +73,11 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a slab is a part of: consecutive rows, along the first axis, of a tensor that no operation holds whole.
+    """The place of a slab in its whole tensor, which no operation holds: consecutive rows along the first axis.
 
     Attributes:
-        whole: name of the whole tensor, by which it is read and saved.
-        shape: of the whole tensor.
+        whole: name of the whole tensor, under which it is read and saved.
+        shape: shape of the whole tensor.
         first: row of the whole at which the part begins.
     """
 
@@ -95,12 +95,12 @@ class Tensor:
         name: unique, made from the layer's name: `stage1.0.conv1.weight`.
         shape: logical shape, activations as `(N, C, H, W)` or `(N, F)`.
         dtype: numpy's name of the element type.
-        role: what it is to the step.
+        role: what it is to the training step.
         nbytes: bytes in the layout of the backend; the plain layout until lowering.
         layout: name of the backend's layout; empty for plain C order.
         initializer: how a parameter or buffer gets its first value; None for all others. That of a slab is the whole
             tensor's.
-        part: what it is a part of; None for all but slabs and their momentum.
+        part: its place in a whole tensor; None for all but slabs and their momentum.
     """
 
     id: int
@@ -153,12 +153,14 @@ class Op:
     block: int = NO_OP
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Graph:
     """A whole computation.
 
+    What follows from it and takes long to find, its signatures and its fingerprint, is found once, when first asked for.
+
     Attributes:
-        name: of the network.
+        name: the name of the network.
         tensors: all tensors; `tensors[i].id == i`.
         ops: all operations in a runnable order; `ops[i].id == i`.
         outputs: ids of the tensors that the host reads afterwards.
@@ -170,12 +172,9 @@ class Graph:
     ops: tuple[Op, ...]
     outputs: tuple[int, ...]
     layers: int
-    _digest: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    _signatures: dict[int, Signature] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _unique: dict[Signature, Signature] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_role(self, *roles: Role) -> list[Tensor]:
-        """All tensors of the given roles, in order."""
+        """Return all tensors of the given roles, in order."""
         wanted = set(roles)
         return [t for t in self.tensors if t.role in wanted]
 
@@ -190,7 +189,7 @@ class Graph:
         return sum(t.nbytes for t in self.with_role(*STATE))
 
     def readers(self) -> list[list[int]]:
-        """For each tensor, the ids of the operations that read it, in order."""
+        """Return, for each tensor, the ids of the operations that read it, in order."""
         readers: list[list[int]] = [[] for _ in self.tensors]
         for op in self.ops:
             for tensor in dict.fromkeys(op.inputs):
@@ -198,7 +197,7 @@ class Graph:
         return readers
 
     def producers(self) -> list[int]:
-        """For each tensor, the id of the operation that makes it, or `NO_OP`."""
+        """Return, for each tensor, the id of the operation that makes it, or `NO_OP`."""
         producers = [NO_OP] * len(self.tensors)
         for op in self.ops:
             for tensor in op.outputs:
@@ -206,22 +205,28 @@ class Graph:
         return producers
 
     def signature(self, op: Op) -> Signature:
-        """Equal for two operations exactly when one kernel serves both: kind, shapes, types, layouts, attributes.
+        """Return what is equal for two operations exactly when one kernel serves both.
 
-        That of an operation of the graph is made when it is first asked for.
+        It holds the kind, the shapes, element types and layouts of all operands, and the attributes. `op` reads and
+        makes tensors of this graph, but need not be one of its operations.
         """
-        known = self._signatures.get(op.id)
-        if known is not None and self.ops[op.id] is op:
-            return known
+        if op.id < len(self.ops) and self.ops[op.id] is op:
+            return self._signatures[op.id]
+        return self._find_signature(op)
+
+    @cached_property
+    def _signatures(self) -> tuple[Signature, ...]:
+        """The signature of each operation; equal ones are one object, which makes comparing them fast."""
+        unique: dict[Signature, Signature] = {}
+        return tuple([unique.setdefault(s, s) for s in map(self._find_signature, self.ops)])
+
+    def _find_signature(self, op: Op) -> Signature:
         tensors = self.tensors
         specs = tuple([(t.shape, t.dtype, t.layout) for t in [tensors[i] for i in (*op.inputs, *op.outputs)]])
-        signature: Signature = (op.kind, len(op.inputs), specs, tuple(sorted(op.attrs.items())))
-        if op.id < len(self.ops) and self.ops[op.id] is op:
-            self._signatures[op.id] = signature = self._unique.setdefault(signature, signature)
-        return signature
+        return op.kind, len(op.inputs), specs, tuple(sorted(op.attrs.items()))
 
     def to_json(self) -> str:
-        """Serialize; `Graph.from_json` gives an equal graph back."""
+        """Return the graph as JSON, from which `Graph.from_json` makes an equal graph."""
         document = {
             "format": FORMAT,
             "name": self.name,
@@ -242,7 +247,7 @@ class Graph:
 
     @classmethod
     def from_json(cls, text: str) -> Graph:
-        """Read what `to_json` wrote.
+        """Make a graph from the JSON that `to_json` returns.
 
         Raises:
             GraphError: the text is not a graph of this format.
@@ -257,7 +262,7 @@ class Graph:
                 for i, (name, shape, dtype, role, nbytes, layout, initializer, *part) in enumerate(document["tensors"])
             )
             ops = tuple(
-                Op(i, kind, name, tuple(ins), tuple(outs), _frozen(attrs), tuple(ups), Phase(phase), forward, block)
+                Op(i, kind, name, tuple(ins), tuple(outs), _freeze(attrs), tuple(ups), Phase(phase), forward, block)
                 for i, (kind, name, ins, outs, attrs, ups, phase, forward, block) in enumerate(document["ops"])
             )
             return cls(document["name"], tensors, ops, tuple(document["outputs"]), document["layers"])
@@ -265,10 +270,12 @@ class Graph:
             raise GraphError("graph", "JSON written by Graph.to_json", f"{type(error).__name__}: {error}") from error
 
     def fingerprint(self) -> str:
-        """A digest that differs when anything in the graph differs; made when it is first asked for."""
-        if not self._digest:
-            self._digest.append(hashlib.sha256(self.to_json().encode()).hexdigest())
-        return self._digest[0]
+        """Return a digest that differs when anything in the graph differs."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
 def _part(plain: tuple[str, list[int], int] | None = None) -> Part | None:
@@ -278,15 +285,15 @@ def _part(plain: tuple[str, list[int], int] | None = None) -> Part | None:
     return Part(whole, tuple(shape), first)
 
 
-def _frozen(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType({k: _tuples(v) for k, v in attrs.items()})
+def _freeze(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType({k: _to_tuples(v) for k, v in attrs.items()})
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+def _to_tuples(value: Any) -> Any:
+    return tuple(_to_tuples(v) for v in value) if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=64)
 def itemsize(dtype: str) -> int:
-    """Bytes of one element of numpy's type `dtype`."""
+    """Return the bytes of one element of numpy's type `dtype`."""
     return int(np.dtype(dtype).itemsize)

@@ -1,4 +1,4 @@
-"""How parameters get their first values: from a seed and the parameter's name, so that no order of creation matters."""
+"""The first values of parameters, which follow from a seed and the parameter's name alone, not from an order of creation."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ KINDS: tuple[type[Initializer], ...] = (Constant, Normal, Xavier, He, Uniform)
 
 
 def to_plain(initializer: Initializer | None) -> list[Any] | None:
-    """Name and arguments, as JSON can hold them."""
+    """Return the name and the arguments of an initializer in a form that JSON can hold."""
     return None if initializer is None else [type(initializer).__name__, asdict(initializer)]
 
 
 def from_plain(plain: list[Any] | None) -> Initializer | None:
-    """Undo `to_plain`; raises KeyError for an unknown name."""
+    """Return the initializer of which `to_plain` made `plain`; raises KeyError for an unknown name."""
     if plain is None:
         return None
     name, arguments = plain
@@ -74,7 +74,7 @@ def from_plain(plain: list[Any] | None) -> Initializer | None:
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Inputs per output and outputs per input of a weight `(out, in, …)`."""
+    """Return the inputs per output and the outputs per input of a weight of shape `(out, in, …)`."""
     receptive = math.prod(shape[2:])
     return shape[1] * receptive if len(shape) > 1 else shape[0], shape[0] * receptive
 
@@ -82,9 +82,9 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 def initialize(
     initializer: Initializer, shape: tuple[int, ...], dtype: str, *, seed: int, name: str
 ) -> npt.NDArray[np.floating]:
-    """First values of the parameter `name`, drawn from a counter-based generator keyed by (seed, name).
+    """Return the first values of the parameter `name`, from a counter-based generator with the key (seed, name).
 
-    Draws are made in float64 and rounded, so float32 and float64 networks start from the same numbers.
+    They are drawn in float64 and rounded, so float32 and float64 networks start from the same numbers.
     """
     (values,) = initialize_rows(initializer, shape, dtype, shape[:1], seed=seed, name=name)
     return values
@@ -93,7 +93,7 @@ def initialize(
 def initialize_rows(
     initializer: Initializer, shape: tuple[int, ...], dtype: str, rows: Sequence[int], *, seed: int, name: str
 ) -> Iterator[npt.NDArray[np.floating]]:
-    """Yield what `initialize` gives in consecutive pieces of so many rows, one in memory at a time."""
+    """Yield the values that `initialize` returns in consecutive pieces of `rows` rows, one in memory at a time."""
     if isinstance(initializer, Constant):
         yield from (np.full((count, *shape[1:]), initializer.value, dtype) for count in rows)
         return

@@ -1,15 +1,16 @@
-"""The heap pool: hands out addresses in a range of bytes, online, without touching the bytes.
+"""The heap pool: it hands out addresses in a range of bytes, one request at a time, and touches none of the bytes.
 
-One integer-only class serves the planner (to place instances: capacity None, the pool grows as needed) and a run (a
-fixed capacity). Best fit among the holes, the lowest address among equal ones; what fits no hole goes to the end of the
-used range. The unused end is never taken before a hole, whatever its size, so that the capacity never changes an
-address: a trace that reached `high_water_bytes` without limit runs in exactly that capacity, at the same addresses.
+One class of integers alone serves two callers: one that measures how much memory a trace needs (capacity None, the pool
+grows as needed) and one that runs within a fixed capacity. A block goes to the smallest hole that it fits, to the lowest
+address among equal holes, and to the end of the used range where it fits no hole. The unused end is never taken before a
+hole, whatever its size, so that the capacity never changes an address: a trace that reached `high_water_bytes` without
+limit runs in exactly that capacity, at the same addresses.
 
 Holes are kept in two plain sorted lists, by address and by (size, address), searched by bisection: O(log n)
 comparisons a call. Inserting moves the tail of a list in one memmove, 0.1 µs for a thousand holes, which no tree in
 Python beats below some hundred thousand.
 
-Does not check what a caller does with its addresses. Source: Knuth, TAOCP 1, 2.5 (best fit, coalescing); Wilson et al.
+The pool does not check what a caller does with its addresses. Source: Knuth, TAOCP 1, 2.5 (best fit, coalescing); Wilson et al.
 1995, "Dynamic storage allocation: a survey and critical review" (wilderness preservation).
 """
 
@@ -113,7 +114,10 @@ class HeapPool:
         return self._admit(block_id, address, size)
 
     def _allocate_aligned(self, block_id: BlockId, size: int, alignment: int) -> int:
-        """The smallest hole in which `size` bytes fit at a multiple of `alignment`, else the end; what is skipped is a hole."""
+        """Take the smallest hole in which `size` bytes fit at a multiple of `alignment`, else the end of the used range.
+
+        The bytes that the alignment skips become a hole.
+        """
         if alignment <= 0 or alignment % self.alignment:
             raise PlanError(
                 f"heap pool, block {block_id!r}", f"an alignment that is a multiple of {self.alignment}", str(alignment)
@@ -174,7 +178,7 @@ class HeapPool:
 
     @property
     def statistics(self) -> HeapStatistics:
-        """The counts as of now."""
+        """Count what the pool holds now."""
         tail = 0 if self._limit is None else self._limit - self._end
         free_bytes = self._end - self._allocated_bytes + tail
         largest = max(tail, self._holes_by_size[-1][0] if self._holes_by_size else 0)
@@ -201,7 +205,7 @@ class HeapPool:
             )
 
     def close(self) -> None:
-        """End the pool: nothing can be allocated any more; raises PlanError where blocks leaked."""
+        """End the pool, after which nothing can be allocated; raises PlanError where blocks are still live."""
         self._closed = True
         self.check_leaks()
 

@@ -3,8 +3,9 @@
 The arena decides nothing: addresses come from a plan or from `HeapPool`. That two views are disjoint is checked by the
 plan's verifier and by the simulated device.
 
-Huge pages are advised for all of it where the system has them. A mapping refuses nothing: Linux promises more memory
-than it has and kills later. `commit` therefore touches the pages in slices, looking at the free memory before each.
+The system is advised to use huge pages for all of it, where it has them. A mapping alone refuses nothing: Linux promises
+more memory than it has and kills processes later. `commit` therefore touches the pages in slices and looks at the free
+memory before each.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Arena(Region):
     """A `Region` of the host's memory, private to this process, zero at first, starting on a page.
 
     Attributes:
-        memory: all of it, uint8 of shape `(nbytes,)`; empty once closed. Whoever makes own views of it calls `claim`
-            once for each.
+        memory: all bytes, as uint8 of shape `(nbytes,)`; empty once the arena is closed. Whoever makes views of it
+            without `view` calls `claim` once for each.
     """
 
     def __init__(self, nbytes: int, name: str = "arena") -> None:
@@ -136,7 +137,7 @@ def _map(nbytes: int) -> mmap.mmap:
 
 
 def host_memory(region: Region) -> npt.NDArray[np.uint8]:
-    """All bytes of an arena that lies in the host's memory, as uint8.
+    """Return all bytes of an arena that lies in the host's memory, as uint8.
 
     Raises:
         DeviceError: it lies elsewhere.

@@ -1,7 +1,7 @@
 """The errors that a user can meet.
 
-Every one carries the same four fields, so that a message always says where it happened, what was expected, what came
-and what to do. Faults of our own are `assert`s, not these.
+Each of them carries the same four fields, so that a message always says where it happened, what was expected, what came
+instead and what to do. Faults of the package itself are `assert`s, not these.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GraphError(BathyalError):
 
 
 class BudgetError(BathyalError):
-    """A number of bytes that cannot work; says the smallest that can.
+    """A number of bytes that cannot work; the error says the smallest that can.
 
     Attributes:
         least_bytes: the smallest budget that works, where it is known; else 0.
@@ -74,7 +74,7 @@ def one_of(where: str, value: str, allowed: Sequence[str]) -> str:
     """Return `value`.
 
     Raises:
-        ConfigError: it is not allowed; names the nearest that is.
+        ConfigError: it is not allowed; the error names the nearest that is.
     """
     if value not in allowed:
         near = difflib.get_close_matches(str(value), allowed, n=1)

@@ -1,7 +1,7 @@
-"""Things that are chosen by name: those of the package, to which programs may add their own.
+"""Things that are chosen by name: the ones of the package, to which programs may add their own.
 
-A name stands for one thing as long as the process lives: plans, checkpoints and shared kernels rely on it. What the
-package brings can therefore be neither replaced nor removed. Nothing is said of what the things are.
+A name stands for one thing as long as the process lives, because plans, checkpoints and shared kernels rely on it. What
+the package brings can therefore be neither replaced nor removed. A registry does not know what its things are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Registry(Mapping[str, T]):
     """A mapping from names to things that grows by `add` alone.
 
     Args:
-        what: one of the things is called so in errors: "strategy", "kind of operation".
-        own: the things that the package brings, in the order in which people are told them.
+        what: what errors call one of the things: "strategy", "kind of operation".
+        own: the things that the package brings, in the order in which errors list them.
     """
 
     def __init__(self, what: str, own: Mapping[str, T]) -> None:
@@ -39,10 +39,10 @@ class Registry(Mapping[str, T]):
         return len(self._things)
 
     def find(self, name: str) -> T:
-        """The thing of that name.
+        """Return the thing of that name.
 
         Raises:
-            ConfigError: there is none; names the nearest.
+            ConfigError: there is none; the error names the nearest.
         """
         return self._things[one_of(self._what, name, tuple(self._things))]
 
@@ -61,7 +61,7 @@ class Registry(Mapping[str, T]):
             self._things[name] = thing
 
     def remove(self, name: str) -> None:
-        """Take back what was added; nothing that has been built with it can be used any more.
+        """Remove what was added; nothing that has been built with it can be used any more.
 
         Raises:
             ConfigError: there is no such name, or the thing is the package's own.

@@ -2,7 +2,7 @@
 
 Powers of two are KiB, MiB, GiB, TiB; powers of ten are kB (or KB), MB, GB, TB (IEC 80000-13). Whatever could mean two
 things is refused rather than guessed: `1 Gb` and `1 gb` may be bits, and `1 G` is 10**9 to one reader and 2**30 to
-another, 7 % apart. Does not check whether the machine has that many bytes (`available.py` does).
+another, 7 % apart. Nothing here checks whether the machine has that many bytes; `process/available.py` does.
 """
 
 from __future__ import annotations

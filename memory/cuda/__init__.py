@@ -1,1 +1,5 @@
-"""An NVIDIA GPU as a device: its arena, streams, pinned memory, and the speed of its link."""
+"""An NVIDIA GPU as a device.
+
+`device` is the device itself, `arena` its memory, `streams` its queues and events, `pinned` the memory of the host that
+it moves tensors to, `bandwidth` measures the link between the two, and `runtime` finds the CUDA runtime.
+"""

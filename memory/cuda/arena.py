@@ -1,4 +1,4 @@
-"""An arena in the memory of a GPU."""
+"""The arena in the memory of a GPU, which is one allocation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..sizes import format_size_exact
 from .runtime import CudaRuntime
 
 RESERVED_BYTES = 768 * 2**20
-"""Of the free bytes, left to the libraries' own handles, code and stacks."""
+"""How many of the free bytes are left to the libraries' handles, code and stacks."""
 
 
 class CudaArena(Region):
     """A `Region` of a GPU's memory; its contents are undefined at first."""
 
     def __init__(self, runtime: CudaRuntime, nbytes: int, stream: int, name: str = "arena") -> None:
-        """Allocate; raises BudgetError where CUDA refuses, with the bytes that are free."""
+        """Allocate the bytes; raises BudgetError where CUDA refuses, with how many are free."""
         if nbytes <= 0:
             raise BudgetError(name, "at least one byte", f"{nbytes} bytes")
         super().__init__(nbytes, name)
@@ -35,16 +35,16 @@ class CudaArena(Region):
         self.committed_bytes = nbytes
 
     def commit(self, nbytes: int | None = None) -> None:
-        """All is resident from the start; raises PlanError for more than there is."""
+        """Check the range alone, as all bytes are resident from the start; raises PlanError for more than there are."""
         self.check(0, self.nbytes if nbytes is None else nbytes)
 
     def poison(self, byte: int, address: int, nbytes: int) -> None:
-        """Fill `nbytes` from `address` with `byte`, behind all that computes; done when this returns."""
+        """Fill `nbytes` from `address` with `byte` after all queued computation, and wait until that is done."""
         self.fill(byte, address, nbytes)
         self._runtime.streamSynchronize(self.stream)
 
     def fill(self, byte: int, address: int, nbytes: int) -> None:
-        """Queue the same in the computing stream."""
+        """Queue the filling of `nbytes` from `address` with `byte` in the computing stream."""
         self.check(address, nbytes)
         if nbytes:
             self._runtime.memsetAsync(self.base + address, byte, nbytes, self.stream)

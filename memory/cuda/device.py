@@ -1,8 +1,9 @@
-"""A GPU as a device: an arena by one allocation, three streams, and copies between the arena and pinned memory.
+"""A GPU as a device: an arena in one allocation, three streams, and copies between the arena and pinned memory.
 
-Each queue is a non-blocking stream of its own, so the copy engines of both directions work beside the computation; what
-orders them are events alone. Launching returns at once; an error that the GPU meets surfaces at a `synchronize`. Nothing
-is allocated after `open` but events, which are used again. Does not check for races (`simulated.py` does).
+Each queue is a non-blocking stream of its own, so the copy engines of both directions work beside the computation, and
+only events order them. Launching returns at once; an error that the GPU meets is raised by a `synchronize`. Nothing is
+allocated after `open` but events, which are used again. The device does not check for races; `devices/simulated.py`
+does.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .arena import RESERVED_BYTES, CudaArena
 from .bandwidth import measure_streams
 from .pinned import PinnedTier
 from .runtime import CudaRuntime, cuda_runtime
-from .streams import CudaQueue, EventPool, timed
+from .streams import CudaQueue, EventPool, time_launches
 
 logger = logging.getLogger(__name__)
 
 FLUSHED_BYTES = 256 * 2**20
-"""More than the caches of a GPU; filling so much takes longer than launching what is timed next."""
+"""How many bytes are filled before a measurement: more than a GPU's caches hold, and for longer than launching takes."""
 
 
 class CudaDevice:
@@ -41,9 +42,9 @@ class CudaDevice:
         """Allocate the arena and make the streams.
 
         Args:
-            runtime: CUDA's.
-            nbytes: of the arena.
-            graphs: whether `capture` captures.
+            runtime: the CUDA runtime.
+            nbytes: size of the arena.
+            graphs: whether `capture` makes CUDA graphs.
 
         Raises:
             BudgetError: CUDA refuses the memory.
@@ -66,18 +67,18 @@ class CudaDevice:
         self.own_tier: Callable[[int], CountedTier] | None = partial(PinnedTier, runtime)
 
     def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
-        """Queue a copy of `source` to `address`; it may be changed once this returns.
+        """Queue a copy of `source` to `address`; `source` may be changed once this returns.
 
         Raises:
             DataError: `source` is not contiguous, or holds objects.
             PlanError: the bytes lie outside the arena.
         """
-        pointer = self._of_host(source, address)
+        pointer = self._require_host_array(source, address)
         kind = self._runtime.memcpyHostToDevice
         self._copy(queue, self.arena.base + address, pointer, source.nbytes, kind)
 
     def download(self, queue: Queue, address: int, target: npt.NDArray[np.generic]) -> None:
-        """Copy from `address` into `target`, behind all that the queue was given; returns when it is there.
+        """Copy from `address` into `target` after all earlier work of the queue, and wait until the copy is done.
 
         Raises:
             DataError: `target` is not contiguous, read-only, or holds objects.
@@ -85,11 +86,11 @@ class CudaDevice:
         """
         if not target.flags.writeable:
             raise DataError(f"download from {address}", "an array that can be written", "a read-only one")
-        pointer = self._of_host(target, address)
+        pointer = self._require_host_array(target, address)
         self._copy(queue, pointer, self.arena.base + address, target.nbytes, self._runtime.memcpyDeviceToHost)
         queue.synchronize()
 
-    def _of_host(self, array: npt.NDArray[Any], address: int) -> int:
+    def _require_host_array(self, array: npt.NDArray[Any], address: int) -> int:
         if not array.flags.c_contiguous or array.dtype.hasobject:
             found = f"strides {array.strides} of {array.dtype}"
             raise DataError(f"copy at {address}", "a contiguous array in C order, without objects", found)
@@ -97,23 +98,23 @@ class CudaDevice:
         return int(array.ctypes.data)
 
     def offload(self, queue: Queue, address: int, nbytes: int, tier: Tier, tier_address: int) -> None:
-        """Queue a copy from the arena to pinned memory; raises PlanError outside one of them."""
-        target = self._pinned(tier)
+        """Queue a copy from the arena to pinned memory; raises PlanError where the bytes lie outside one of them."""
+        target = self._require_pinned(tier)
         self.arena.check(address, nbytes)
         pointer = target.pointer(tier_address, nbytes)
         self._copy(queue, pointer, self.arena.base + address, nbytes, self._runtime.memcpyDeviceToHost)
         self._note(target, nbytes, 0)
 
     def fetch(self, queue: Queue, tier: Tier, tier_address: int, address: int, nbytes: int) -> None:
-        """Queue a copy from pinned memory to the arena; raises PlanError outside one of them."""
-        source = self._pinned(tier)
+        """Queue a copy from pinned memory to the arena; raises PlanError where the bytes lie outside one of them."""
+        source = self._require_pinned(tier)
         self.arena.check(address, nbytes)
         pointer = source.pointer(tier_address, nbytes)
         self._copy(queue, self.arena.base + address, pointer, nbytes, self._runtime.memcpyHostToDevice)
         self._note(source, 0, nbytes)
 
     def _note(self, tier: PinnedTier, out_bytes: int, in_bytes: int) -> None:
-        """Bytes are moved, or will be each time that a graph runs which is being captured."""
+        """Count bytes that are moved now or, while a graph is captured, each time that this graph runs."""
         if self._noted is None:
             tier.note(out_bytes, in_bytes)
         else:
@@ -121,7 +122,7 @@ class CudaDevice:
             found[0] += out_bytes
             found[1] += in_bytes
 
-    def _pinned(self, tier: Tier) -> PinnedTier:
+    def _require_pinned(self, tier: Tier) -> PinnedTier:
         if not isinstance(tier, PinnedTier):
             raise PlanError(f"tier {tier.name!r}", "pinned memory, which a GPU copies to and from", type(tier).__name__)
         return tier
@@ -132,16 +133,16 @@ class CudaDevice:
             self._runtime.memcpyAsync(target, source, nbytes, kind, queue.stream)
 
     def seconds(self, run: Callable[[], None]) -> float:
-        """Time what `run` launches, by events; what the arena's last bytes held is lost, and the caches hold them.
+        """Time what `run` launches by events, with other bytes in the GPU's caches; overwrites the arena's last bytes.
 
-        Filling them keeps the GPU busy until all of it is launched, so that launching costs no time.
+        Filling these bytes keeps the GPU busy until all of `run` is launched, so that launching is not timed.
         """
         flushed = min(FLUSHED_BYTES, self.arena.nbytes)
         self.arena.fill(0, self.arena.nbytes - flushed, flushed)
-        return timed(self._runtime, [(self._queues[0], run)])[0]
+        return time_launches(self._runtime, [(self._queues[0], run)])[0]
 
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
-        """Measure with copies of the whole tier; the first bytes of the arena, as many as it has, are overwritten.
+        """Measure with copies of the whole tier, which overwrite as many of the arena's first bytes as the tier has.
 
         Raises:
             PlanError: the tier is not pinned memory.
@@ -159,10 +160,10 @@ class CudaDevice:
         return measure_streams(self._runtime, tier.nbytes, compute, (out, leaving), (inward, coming), work)
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
-        """Record what `run` launches, in all queues, as one CUDA graph, and return what launches that.
+        """Record what `run` launches, in all queues, as one CUDA graph, and return a function that launches the graph.
 
-        `run` begins in the compute queue, which waits for all that it puts into others. None where graphs are off, or,
-        with a warning, where something in it cannot be captured.
+        `run` begins in the compute queue, which waits for all work that `run` puts into other queues. Returns None where
+        graphs are off and, with a warning, where some of the work cannot be captured.
         """
         if not self._captures:
             return None
@@ -191,10 +192,7 @@ class CudaDevice:
         return replay
 
     def close(self) -> None:
-        """Wait for what is queued and give everything back; an error that nobody has seen is logged.
-
-        Closing twice is allowed.
-        """
+        """Wait for what is queued and free everything; an error that nobody has seen is logged. Closing twice is allowed."""
         if self.arena.closed:
             return
         for queue in self._queues:
@@ -226,7 +224,7 @@ class CudaMachine:
     """The current GPU of this machine.
 
     Args:
-        runtime: by default CuPy's, looked for on first use.
+        runtime: the CUDA runtime; by default CuPy's, which is looked for on first use.
         graphs: whether steps are captured into CUDA graphs.
     """
 
@@ -238,17 +236,17 @@ class CudaMachine:
 
     @property
     def runtime(self) -> CudaRuntime:
-        """CUDA's runtime; raises DeviceError where there is none."""
+        """The CUDA runtime; raises DeviceError where there is none."""
         if self._runtime is None:
             self._runtime = cuda_runtime()
         return self._runtime
 
     def free_bytes(self) -> int:
-        """Memory of the GPU that nobody uses, less what the libraries will need."""
+        """Return how much memory of the GPU is free, less what the libraries will need."""
         return max(int(self.runtime.memGetInfo()[0]) - RESERVED_BYTES, 0)
 
     def default_budget(self) -> int:
-        """95 % of what is free; raises BudgetError where nothing is."""
+        """Return 95 % of what is free; raises BudgetError where nothing is."""
         free = self.free_bytes()
         if not free:
             found = format_size_exact(self.runtime.memGetInfo()[0])
@@ -262,6 +260,6 @@ class CudaMachine:
 
 
 def device_name(runtime: CudaRuntime) -> str:
-    """What the vendor calls the current GPU."""
+    """Return the vendor's name of the current GPU."""
     name = runtime.getDeviceProperties(0)["name"]
     return name.decode() if isinstance(name, bytes) else str(name)

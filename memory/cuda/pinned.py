@@ -1,7 +1,7 @@
-"""Pinned memory of the host as a tier of a GPU: what its copy engines read and write without the processor's help.
+"""Pinned memory of the host as a tier of a GPU, whose copy engines read and write it without the processor's help.
 
-A CUDA device copies between its arena and the pinned bytes by itself, in its streams (`cuda.py`), and notes here what
-it moved; `write` and `read` copy at once, for whoever holds the bytes in ordinary memory. Pinned memory can never be
+A CUDA device copies between its arena and the pinned bytes in its own streams (`device.py`), and notes here what it
+moved. `write` and `read` copy at once, for callers that hold the bytes in ordinary memory. Pinned memory can never be
 paged out, so it is taken whole and once, and refused where it is more than what is free.
 """
 
@@ -34,9 +34,9 @@ class PinnedTier:
         """Take the memory.
 
         Args:
-            runtime: whose pinned memory it is.
-            nbytes: how much.
-            free: tells the bytes still free.
+            runtime: the CUDA runtime that allocates it.
+            nbytes: how many bytes.
+            free: returns how many bytes are still free.
 
         Raises:
             BudgetError: fewer bytes are free, or the system refuses.
@@ -45,10 +45,10 @@ class PinnedTier:
         self.nbytes = nbytes
         self._runtime = runtime
         self._free = free
-        self._pointer = self._taken(nbytes)
+        self._pointer = self._allocate(nbytes)
         self._out_bytes = self._in_bytes = 0
 
-    def _taken(self, nbytes: int) -> int:
+    def _allocate(self, nbytes: int) -> int:
         free = self._free()
         if nbytes > free:
             raise BudgetError(
@@ -68,7 +68,7 @@ class PinnedTier:
             ) from error
 
     def pointer(self, address: int, nbytes: int) -> int:
-        """Machine address of the bytes from `address`; raises PlanError where they lie outside, or once closed."""
+        """Return the machine address of the bytes from `address`; raises PlanError outside the tier, or once closed."""
         check_range(self, address, nbytes)
         if not self._pointer:
             raise PlanError(f"tier {self.name!r}", "an open tier", "a closed one")
@@ -76,20 +76,20 @@ class PinnedTier:
 
     @property
     def traffic(self) -> Traffic:
-        """What a device has moved so far; streams keep its seconds to themselves, so these are 0."""
+        """What a device has moved so far; its seconds are 0, because only the streams know them."""
         return Traffic(self._out_bytes, self._in_bytes)
 
     def note(self, out_bytes: int = 0, in_bytes: int = 0) -> None:
-        """A device has moved bytes between its arena and this tier."""
+        """Count bytes that a device has moved between its arena and this tier."""
         self._out_bytes += out_bytes
         self._in_bytes += in_bytes
 
     def write(self, address: int, source: npt.NDArray[np.uint8]) -> None:
-        """Copy `source` to the bytes from `address`; raises PlanError outside, or once closed."""
+        """Copy `source` to the bytes from `address`; raises PlanError outside the tier, or once closed."""
         np.copyto(self._view(address, source.nbytes), source)
 
     def read(self, address: int, target: npt.NDArray[np.uint8]) -> None:
-        """Copy the bytes from `address` into `target`; raises PlanError outside, or once closed."""
+        """Copy the bytes from `address` into `target`; raises PlanError outside the tier, or once closed."""
         np.copyto(target, self._view(address, target.nbytes))
 
     def _view(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -101,13 +101,13 @@ class PinnedTier:
     def grow(self, nbytes: int) -> None:
         """Hold at least `nbytes`; raises BudgetError where old and new do not fit beside each other."""
         if nbytes > self.nbytes:
-            larger = self._taken(nbytes)
+            larger = self._allocate(nbytes)
             ctypes.memmove(larger, self._pointer, self.nbytes)
             self._runtime.freeHost(self._pointer)
             self._pointer, self.nbytes = larger, nbytes
 
     def close(self) -> None:
-        """Give the memory back; transfers have ended before. Closing twice is allowed."""
+        """Give the memory back once all transfers have ended. Closing twice is allowed."""
         if self._pointer:
             self._runtime.freeHost(self._pointer)
             self._pointer = 0

@@ -1,6 +1,6 @@
-"""What the CUDA device asks of the CUDA runtime: the calls of `cupy.cuda.runtime`, handles and pointers as ints.
+"""The CUDA runtime by the calls of `cupy.cuda.runtime`, with handles and pointers as ints.
 
-CuPy is looked for when a device is asked for, not when this is imported: the rest of the package needs none.
+CuPy is looked for when a device is asked for, not when this module is imported: the rest of the package needs no CuPy.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ INSTALL = "Install the libraries, for CUDA 13 with: pip install 'bathyal[cuda13]
 DRIVER = "libcuda.so.1"
 
 CudaRuntime = Any
-"""A module like `cupy.cuda.runtime`, or what stands for one in tests: CUDA's calls by CUDA's names; each raises the
-module's `CUDARuntimeError` where CUDA says no."""
+"""A module like `cupy.cuda.runtime`, or one that stands for it in tests: CUDA's calls by CUDA's names. Each of them raises
+the module's `CUDARuntimeError` where CUDA returns an error."""
 
 
 def cuda_runtime() -> CudaRuntime:
-    """The runtime of this machine.
+    """Return the CUDA runtime of this machine.
 
     Raises:
-        DeviceError: CuPy is not installed, or finds no driver or no GPU; says what is missing and how to get it.
+        DeviceError: CuPy is not installed, or finds no driver or no GPU; the error says how to get what is missing.
     """
     if "cupy" not in sys.modules and importlib.util.find_spec("cupy") is not None:
         _require_driver()

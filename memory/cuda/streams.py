@@ -1,4 +1,4 @@
-"""Streams of a GPU as queues, their events, and seconds by events."""
+"""Streams of a GPU as queues, events in these streams, and measuring seconds by events."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .runtime import CudaRuntime
 
 
 class EventPool:
-    """The events of a device, used again once nobody holds them."""
+    """The events of a device, each of which is used again once nobody holds it."""
 
     def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
         self._made: list[int] = []
         self._free: list[int] = []
 
-    def recorded(self, stream: int) -> CudaEvent:
-        """An event at the present end of a stream."""
+    def record(self, stream: int) -> CudaEvent:
+        """Record an event at the present end of a stream and return it."""
         if self._free:
             handle = self._free.pop()
         else:
@@ -28,13 +28,13 @@ class EventPool:
         return CudaEvent(handle, self._free)
 
     def close(self) -> None:
-        """Destroy all, also those that somebody holds."""
+        """Destroy all events, also those that somebody holds."""
         while self._made:
             self._runtime.eventDestroy(self._made.pop())
 
 
 class CudaEvent:
-    """A point in a stream; its handle goes back to its pool with it."""
+    """A point in a stream; when the event is deleted, its handle goes back to the pool."""
 
     __slots__ = ("_free", "handle")
 
@@ -47,7 +47,7 @@ class CudaEvent:
 
 
 class CudaQueue:
-    """A stream. Work that is launched puts what it does into the stream itself and returns."""
+    """A stream as a queue. Work that is launched puts its kernels and copies into the stream and returns."""
 
     def __init__(self, name: str, runtime: CudaRuntime, events: EventPool) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class CudaQueue:
         self._events = events
 
     def launch(self, work: Work) -> None:
-        """Let `work` put its kernels into the stream; raises DeviceError where that fails."""
+        """Run `work`, which puts its kernels into the stream; raises DeviceError where that fails."""
         try:
             work.run()
         except self._runtime.CUDARuntimeError as error:
@@ -64,7 +64,7 @@ class CudaQueue:
 
     def record(self) -> CudaEvent:
         """Return an event that is reached once all work launched so far has run."""
-        return self._events.recorded(self.stream)
+        return self._events.record(self.stream)
 
     def wait(self, event: CudaEvent) -> None:
         """Make later work wait for `event`."""
@@ -78,12 +78,12 @@ class CudaQueue:
             raise DeviceError(f"queue {self.name!r}", "its work to run", str(error)) from error
 
 
-def timed(runtime: CudaRuntime, launches: Sequence[tuple[CudaQueue, Callable[[], None]]]) -> list[float]:
-    """Seconds from the begin to the end of what each function launches in its queue; all begin together.
+def time_launches(runtime: CudaRuntime, launches: Sequence[tuple[CudaQueue, Callable[[], None]]]) -> list[float]:
+    """Return, for each function, the seconds from the begin to the end of what it launches; all begin together.
 
     Args:
-        runtime: of the queues.
-        launches: in different queues; the first holds the others back until it begins.
+        runtime: the runtime that the queues belong to.
+        launches: functions with the queues that they launch in, all different; the others wait until the first begins.
     """
     start = launches[0][0].record()
     events = []

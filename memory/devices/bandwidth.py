@@ -1,13 +1,15 @@
-"""How fast a tier is: measured before planning, each direction alone, both at once, and each beside a computation.
+"""Measuring how fast a tier is: each direction alone, both at once, and each beside a computation.
 
-A first pass writes the bytes that the others use, in transfers that double until one takes long enough to be timed: it
-finds a size that fits the link, and it allocates what a file system allocates only on the first write. Then the tier is
-written, read, and both at once by two threads in different halves, until either stops having bytes or time; whoever is
-faster then waits for nobody, so that both are measured only while both are moving. Last, the computation runs alone and
-beside each direction in turn, several times over: how much slower it is then is the link's contention.
+A first pass writes the bytes that the others use, in transfers that double until one takes long enough to be timed. It
+finds a size of transfer that fits the link, and it makes a file system allocate what it allocates only on the first
+write. Then the tier is written, read, and both at once by two threads in different halves, until one of them has no bytes
+or no time left; the other then stops too, so that both are measured only while both are moving. Last, the computation
+runs alone and beside each direction in turn, several times over: how much slower it is beside transfers is the link's
+contention.
 
-Overwrites the first bytes of the tier; those in memory keep their values, because every transfer reads back what was
-written from there. Remembers nothing. Does not check that the bytes are hard to compress, for a disk that does.
+The first bytes of the tier are overwritten. Those in memory keep their values, because every transfer reads back what was
+written from there. Nothing is remembered between calls. It is not checked that the bytes are hard to compress, which
+matters for a disk that compresses.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ _PHASES = 4
 _ROUNDS = 3
 """How often the computation is timed alone and beside each direction; the median counts."""
 _BESIDE_BYTES = 256 * 2**20
-"""Of a transfer beside a computation, which is timed as long as it takes."""
+"""The most bytes that are moved beside a computation, whose pieces may take long."""
 _TRANSFERS_A_PHASE = 8
 """How many transfers of the chosen size a phase has time for: fewer would measure the edges."""
 
 _Move = Callable[[int, npt.NDArray[np.uint8]], None]
 
 Computation = Callable[[], float]
-"""A piece of computation; returns how much it was, in seconds that it takes by itself or in any other unit."""
+"""A piece of computation; returns how much it computed, in seconds that it takes alone or in any other unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What a link moves, in bytes per second.
+    """What a link between an arena and a tier moves, in bytes per second.
 
     Attributes:
         out: arena to tier, alone.
@@ -55,7 +57,7 @@ class Bandwidth:
         inward_together: tier to arena, while the other direction is busy too.
         out_beside: arena to tier, beside a computation; without one, as alone.
         inward_beside: tier to arena, beside a computation; without one, as alone.
-        contention: seconds that the computation loses by each second of a transfer beside it, at least 0 and below 1.
+        contention: seconds that the computation loses for each second of a transfer beside it, at least 0 and below 1.
     """
 
     out: float
@@ -75,17 +77,17 @@ def measure_link(
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Bandwidth:
-    """Return the bandwidth between `memory`, such as an arena's view, and `tier`.
+    """Measure the bandwidth between `memory`, such as a view of an arena, and `tier`.
 
-    Moves at most 448 MiB, and beside a computation at most 1.5 GiB more.
+    At most 448 MiB are moved, and beside a computation at most 1.5 GiB more.
 
     Args:
         tier: nothing in it may be needed; at most its first 64 MiB are used.
         memory: at most its first 64 MiB are used; unchanged afterwards.
         work: computes beside the transfers, in the caller's thread.
-        seconds: how long it takes, about, and beside a computation so long again; a link slower than 64 KiB in a fourth
-            of that takes longer, and so does work of longer pieces.
-        clock: tells the time in seconds.
+        seconds: roughly how long measuring takes without `work`, and how much longer with it. A link that moves less
+            than 64 KiB in a fourth of this time takes longer, and so does work in longer pieces.
+        clock: returns the time in seconds.
 
     Raises:
         ConfigError: the tier or the memory holds fewer than 8192 bytes.
@@ -134,7 +136,7 @@ def _beside(
     seconds: float,
     clock: Callable[[], float],
 ) -> tuple[float, float]:
-    """Bytes per second of a transfer, and the work per second beside it."""
+    """Return the bytes per second of a transfer, and the work per second beside it."""
     stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="bathyal-bandwidth") as pool:
         moving = pool.submit(_measure, move, memory, place, size, seconds, clock, stop, _BESIDE_BYTES)
@@ -143,7 +145,7 @@ def _beside(
 
 
 def _speed(work: Computation, seconds: float, clock: Callable[[], float], stop: threading.Event) -> float:
-    """Work per second, in pieces until so much time is over or `stop` is set; at least one piece. Sets `stop`."""
+    """Return the work per second, done in pieces, at least one, until the time is over or `stop` is set; set `stop`."""
     begin = clock()
     done, now = work(), clock()
     while now - begin < seconds and not stop.is_set():
@@ -154,7 +156,7 @@ def _speed(work: Computation, seconds: float, clock: Callable[[], float], stop: 
 
 
 def _prepare(tier: Tier, memory: npt.NDArray[np.uint8], seconds: float, clock: Callable[[], float]) -> tuple[int, int]:
-    """Write `memory` to the tier as far as time allows; return how many bytes, and the size of transfer to measure."""
+    """Write `memory` to the tier as far as time allows; return how many bytes, and the size of transfer to measure with."""
     begin = clock()
     size, first, largest = _SMALLEST_TRANSFER, 0, 0
     while first < memory.nbytes and (first < 2 * TIER_ALIGNMENT or clock() - begin < seconds):
@@ -178,7 +180,7 @@ def _measure(
     stop: threading.Event,
     most_bytes: int = _PHASE_BYTES,
 ) -> float:
-    """Move transfers of `size` over and over `place` until time, bytes or the other direction end; bytes per second."""
+    """Return the bytes per second of transfers of `size` over `place`, until time or bytes are used up or `stop` is set."""
     moved = 0
     begin = now = clock()
     for first, end in _transfers(place, size):

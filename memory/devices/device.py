@@ -1,8 +1,8 @@
-"""What a device is to the rest of the runtime: one arena, three queues, events, and copies, also to and from tiers.
+"""The protocol of a device: one arena, three queues, events, and copies within the arena's machine and to tiers.
 
-A `Queue` runs its work in order; two queues run at once unless an `Event` orders them. The executor launches the
-steps of a plan and decides nothing. Three kinds of device exist: the host (`host.py`), the simulated one that runs
-queues in an adversarial order and reports races (`simulated.py`), and a GPU (`cuda.py`). A `Machine` opens them.
+A `Queue` runs its work in order; two queues run at the same time unless an `Event` orders them. Three kinds of device
+exist: the host (`host.py`), the simulated device, which runs queues in an adversarial order and reports races
+(`simulated.py`), and a GPU (`cuda/device.py`). A `Machine` opens devices.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..tiers.timed import CountedTier
 from .bandwidth import Bandwidth, Computation
 
 TierRange = tuple[str, int, int]
-"""Bytes of a tier: its name, the first and the end, exclusive."""
+"""Bytes of a tier: the tier's name, the first byte, and the end, which is exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """What a piece of work reads and writes.
+    """The bytes that a piece of work reads and writes.
 
     Attributes:
         reads: byte ranges `(first, end)` of the arena; `end` is exclusive.
-        writes: the same.
-        tier_reads: byte ranges `(tier's name, first, end)` of places outside the arena.
-        tier_writes: the same.
+        writes: byte ranges of the arena, in the same form.
+        tier_reads: byte ranges `(tier's name, first, end)` of tiers.
+        tier_writes: byte ranges of tiers, in the same form.
     """
 
     reads: tuple[tuple[int, int], ...] = ()
@@ -45,9 +45,9 @@ class Work:
     """One piece of work for a queue.
 
     Attributes:
-        label: what it is, for errors and traces.
-        run: does it.
-        accesses: says which bytes it touches; called only by devices that check for races.
+        label: what the work is, for errors and traces.
+        run: does the work.
+        accesses: returns which bytes the work touches; only devices that check for races call it.
     """
 
     label: str
@@ -60,7 +60,7 @@ class Event(Protocol):
 
 
 class Queue(Protocol):
-    """Work in order. An error raised by queued work surfaces at the next `synchronize` of that queue."""
+    """A queue that runs its work in order. An error of its work is raised by the next `synchronize` of that queue."""
 
     name: str
 
@@ -81,9 +81,12 @@ class Device(Protocol):
     """An arena and the queues that work on it.
 
     Attributes:
-        name: of the kind of device, as figures about it are kept.
-        compute, out, inward: its queues.
-        own_tier: makes a place of so many bytes that the device itself moves bytes to; None where a disk must serve.
+        name: the kind of device, under which what was measured about it is kept.
+        compute: the queue of the computation.
+        out: the queue of copies from the arena to tiers.
+        inward: the queue of copies from tiers to the arena.
+        own_tier: makes a tier of a number of bytes that the device copies to by itself; None where it has none, and a
+            disk must serve.
     """
 
     name: str
@@ -94,7 +97,7 @@ class Device(Protocol):
 
     @property
     def arena(self) -> Region:
-        """Where all tensors lie."""
+        """The arena, in which all tensors lie."""
 
     def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
         """Queue a copy of `source` (C order, contiguous) to the arena bytes that start at `address`."""
@@ -109,16 +112,16 @@ class Device(Protocol):
         """Queue a copy of `nbytes` from `tier_address` in `tier` to `address` in the arena."""
 
     def seconds(self, run: Callable[[], None]) -> float:
-        """How long the computation that `run` launches takes, with nothing else under way."""
+        """Return how many seconds the computation that `run` launches takes while nothing else is under way."""
 
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
-        """How fast bytes move between the first bytes of the arena and `tier`, and what that costs `work` beside it."""
+        """Measure how fast bytes move between the first bytes of the arena and `tier`, and how that slows down `work`."""
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
-        """What does the same as `run`, which has run before, for less; None where nothing is gained.
+        """Return a function that does what `run` does at a lower cost, or None where nothing is gained.
 
-        `run` launches work in the compute queue, and in the others between an event of that queue that they wait for
-        and one of theirs that it waits for.
+        `run` has run before. It launches work in the compute queue. What it launches in another queue comes after an
+        event of the compute queue and before an event that the compute queue waits for.
         """
 
     def close(self) -> None:
@@ -126,15 +129,15 @@ class Device(Protocol):
 
 
 class Machine(Protocol):
-    """Where arenas can be had."""
+    """A machine that has memory for arenas, and opens devices."""
 
     name: str
 
     def free_bytes(self) -> int:
-        """Bytes that an arena could have now."""
+        """Return the number of bytes that an arena could have now."""
 
     def default_budget(self) -> int:
-        """The budget where the user gives none: most of what is free; raises BudgetError where nothing would be left."""
+        """Return the budget where the user gives none, most of what is free; raises BudgetError where that is nothing."""
 
     def open(self, nbytes: int) -> Device:
-        """Open a device with an arena of so many bytes; raises BudgetError where it cannot be had."""
+        """Open a device with an arena of `nbytes`; raises BudgetError where there is no such memory."""

@@ -1,13 +1,13 @@
-"""The host as a device: computes in the caller's thread, copies in two worker threads.
+"""The host as a device: it computes in the caller's thread and copies in two worker threads.
 
-The compute queue is synchronous, so that launching costs one call; the `out` and `inward` queues are one thread each
+The compute queue is synchronous, so that launching costs one call. The `out` and `inward` queues have one thread each
 and run their work in order. Numpy's copies and a tier's transfers release the interpreter lock, so they overlap with
 the arithmetic.
 
-What fails stays failed: once work has raised, later work of that queue is skipped until its `synchronize` has raised
-the error; events recorded meanwhile are reached (nobody hangs), but they carry the failure on to whoever waits for
-them, so that no operation reads bytes that never came. Each device is driven by one thread. Does not check for races
-(`simulated.py` does).
+Once work of a queue has failed, later work of that queue is skipped until its `synchronize` has raised the error. Events
+that are recorded meanwhile are reached, so that nobody waits forever, but they carry the failure on to whoever waits for
+them, so that no operation reads bytes that never came. One thread drives a device. The device does not check for races;
+`simulated.py` does.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ logger = logging.getLogger(__name__)
 PROCESS_BYTES = 256 * 2**20
 """Memory left to the interpreter, its libraries and the batches that wait, where the user gives no budget."""
 EVICTED_BYTES = 16 * 2**20
-"""More than the caches of one core."""
+"""How many bytes are read to fill the caches of one core with something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkFailure:
-    """What went wrong in a queue: the work's label, its queue, and the exception."""
+    """The failure of a piece of work: its queue, its label, and the exception."""
 
     queue: str
     label: str
     error: BaseException
 
     def throw(self) -> NoReturn:
-        """Raise it as a DeviceError; a new one each time, because it may surface in two queues."""
+        """Raise a DeviceError for it, a new one each time, because the failure may be raised by two queues."""
         hint = self.error.hint if isinstance(self.error, BathyalError) else ""
         raise DeviceError(
             f"queue {self.queue!r}, {self.label}",
@@ -60,7 +60,7 @@ class WorkFailure:
 
 
 class HostEvent:
-    """A point in a worker's queue; `failure` is set before it is reached where the queue had failed by then."""
+    """A point in a worker's queue; `failure` is set, before the point is reached, where earlier work had failed."""
 
     __slots__ = ("_reached", "failure")
 
@@ -69,7 +69,7 @@ class HostEvent:
         self.failure: WorkFailure | None = None
 
     def reach(self) -> None:
-        """Let everyone go who waits."""
+        """Mark the event as reached, which ends every wait for it."""
         self._reached.set()
 
     def block(self) -> None:
@@ -78,7 +78,7 @@ class HostEvent:
 
 
 class _SynchronousQueue:
-    """Runs work at once in the caller's thread; errors surface at once too."""
+    """A queue that runs work at once in the caller's thread, and raises its errors there."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -100,11 +100,11 @@ class _SynchronousQueue:
             event.failure.throw()
 
     def synchronize(self) -> None:
-        """Return: all work has run."""
+        """Do nothing, because all work has run already."""
 
 
 class _WorkerQueue:
-    """Runs work in order in one daemon thread."""
+    """A queue that runs work in order in one daemon thread."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -129,7 +129,7 @@ class _WorkerQueue:
         self._put(_Wait(event))
 
     def synchronize(self) -> None:
-        """Block until all work has run; raises DeviceError, once, where some failed."""
+        """Block until all work has run; raises DeviceError, once, where some of it failed."""
         if threading.current_thread() is self._thread:
             raise DeviceError(f"queue {self.name!r}", "to be synchronized from outside", "a call by its own work")
         self.record().block()
@@ -215,15 +215,15 @@ class HostDevice:
         queue.launch(fetch_work(self.arena, tier, tier_address, address, nbytes))
 
     def seconds(self, run: Callable[[], None]) -> float:
-        """Time what `run` computes; the processor's caches hold other bytes of the arena when it begins."""
-        return timed(self.arena, run)
+        """Time what `run` computes. When it begins, the processor's caches hold other bytes of the arena."""
+        return time_computation(self.arena, run)
 
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
-        """Measure; the first bytes of the arena, as many as the tier has, are used and unchanged afterwards."""
+        """Measure with the first bytes of the arena, as many as the tier has; they are unchanged afterwards."""
         return measure_link(tier, self.arena.view(0, tier.nbytes), work)
 
     def capture(self, run: Callable[[], None]) -> None:
-        """None: launching costs next to nothing."""
+        """Return None, because launching costs next to nothing here."""
 
     def close(self) -> None:
         """Run what is queued, end the threads and close the arena; closing twice is allowed."""
@@ -246,11 +246,11 @@ class HostMachine:
     name = "host"
 
     def free_bytes(self) -> int:
-        """Memory that nobody uses, within the limits that hold for this process."""
+        """Return how much memory is free, within the limits that hold for this process."""
         return free_memory()
 
     def default_budget(self) -> int:
-        """80 % of what is free, less what the process itself needs; raises BudgetError where nothing would be left."""
+        """Return 80 % of what is free, less what the process itself needs; raises BudgetError where that is nothing."""
         return default_budget(PROCESS_BYTES)
 
     def open(self, nbytes: int) -> HostDevice:
@@ -258,8 +258,8 @@ class HostMachine:
         return HostDevice(Arena(nbytes))
 
 
-def timed(arena: Arena, run: Callable[[], None]) -> float:
-    """Seconds of `run`, which finds the last bytes of the committed arena in the caches near the processor."""
+def time_computation(arena: Arena, run: Callable[[], None]) -> float:
+    """Return the seconds of `run`, with the last committed bytes of the arena in the processor's caches at its begin."""
     arena.memory[max(arena.committed_bytes - EVICTED_BYTES, 0) : arena.committed_bytes].max(initial=0)
     begin = time.perf_counter()
     run()
@@ -267,7 +267,7 @@ def timed(arena: Arena, run: Callable[[], None]) -> float:
 
 
 def copy_work(arena: Arena, address: int, array: npt.NDArray[Any], *, upload: bool) -> Work:
-    """Return the work that copies `array` to the arena (`upload`) or from it; checked here, run later.
+    """Return the work that copies `array` to the arena (`upload`) or from it, after checking that it can.
 
     Raises:
         DataError: `array` is not contiguous in C order, holds objects, or is read-only where it is written.
@@ -289,7 +289,7 @@ def copy_work(arena: Arena, address: int, array: npt.NDArray[Any], *, upload: bo
 
 
 def offload_work(arena: Arena, address: int, nbytes: int, tier: Tier, tier_address: int) -> Work:
-    """Return the work that copies arena bytes to `tier`; checked here, run later; raises PlanError outside."""
+    """Return the work that copies bytes of the arena to `tier`; raises PlanError where they lie outside one of them."""
     check_range(tier, tier_address, nbytes)
     source = arena.view(address, nbytes)
     accesses = Accesses(
@@ -300,7 +300,7 @@ def offload_work(arena: Arena, address: int, nbytes: int, tier: Tier, tier_addre
 
 
 def fetch_work(arena: Arena, tier: Tier, tier_address: int, address: int, nbytes: int) -> Work:
-    """Return the work that copies bytes of `tier` to the arena; checked here, run later; raises PlanError outside."""
+    """Return the work that copies bytes of `tier` to the arena; raises PlanError where they lie outside one of them."""
     check_range(tier, tier_address, nbytes)
     target = arena.view(address, nbytes)
     accesses = Accesses(

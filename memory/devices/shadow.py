@@ -1,7 +1,7 @@
-"""What happened last to each byte of a memory, and whether the next access is ordered after it.
+"""The race detector's memory: the last accesses to each byte, and whether the next access is ordered after them.
 
-Whether two accesses are ordered is decided by vector clocks: an access is the `count`-th of its queue, and a clock says
-for each queue how many of its accesses come before. `simulated.py` keeps one shadow for each memory that work touches.
+Vector clocks decide whether two accesses are ordered: an access is the `count`-th of its queue, and a clock says for each
+queue how many of its accesses come before. `simulated.py` keeps one shadow for each memory that work touches.
 
 Source: Lamport 1978; Flanagan and Freund 2009, "FastTrack" (last write and the reads since, instead of a history).
 """
@@ -37,12 +37,12 @@ class RaceError(DeviceError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who touched some bytes.
+    """One access to some bytes.
 
     Attributes:
-        queue: the number of the queue.
-        count: which work of that queue it was, counted from 1.
-        label: what it was, for errors.
+        queue: the number of the queue that made it.
+        count: the number of its work in that queue, counted from 1.
+        label: what the work was, for errors.
     """
 
     queue: int
@@ -79,7 +79,7 @@ class ShadowMemory:
         return len(self._cells)
 
     def clear(self) -> None:
-        """Forget everything, once whatever comes is ordered after whatever was."""
+        """Forget all accesses, once every later access is ordered after every earlier one."""
         self._starts = [0]
         self._cells = [_UNTOUCHED]
 

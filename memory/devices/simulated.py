@@ -1,15 +1,15 @@
 """A device that runs its queues in an adversarial order and reports every race.
 
-Nothing runs when it is launched: a queue runs its work only inside a `synchronize`, and which queue goes next is drawn
-from a seeded generator, with long runs of one queue, so that copies come as early or as late as events allow. Whether
-two pieces of work are ordered is decided by vector clocks, one for each queue: work comes after the earlier work of its
-queue, after the events that its queue has waited for, and after everything that the host had seen through `synchronize`
-when it launched. Two accesses to the same bytes, at least one a write, that are not ordered are a race, whatever order
-this seed has happened to run them in; so a missing wait is found by any seed that runs both.
+Nothing runs when it is launched: a queue runs its work only inside a `synchronize`. A seeded generator draws which queue
+goes next, with long runs of one queue, so that copies come as early or as late as events allow. Vector clocks, one for
+each queue, decide whether two pieces of work are ordered: work comes after the earlier work of its queue, after the
+events that its queue has waited for, and after everything that the host had seen through `synchronize` when it launched
+the work. Two accesses to the same bytes that are not ordered, at least one of them a write, are a race, whatever order
+this seed has run them in; so a missing wait is found by any seed that runs both.
 
-Checked are the ranges that works declare, in the arena and in tiers, and the arrays of `upload` and `download` (a fetch
-that starts before its offload has ended races on the tier's bytes, not on the arena's). Not checked: that a work
-touches only what it declares, and what the host does with an array, a tier or the arena by itself.
+The detector checks the ranges that works declare, in the arena and in tiers, and the arrays of `upload` and `download`.
+(A fetch that starts before its offload has ended races on the tier's bytes, not on the arena's.) It does not check that
+a work touches only what it declares, nor what the host does with an array, a tier or the arena by itself.
 
 Source: Lamport 1978; `shadow.py`.
 """
@@ -32,7 +32,7 @@ from ..tiers.tier import Tier
 from ..tiers.timed import CountedTier
 from .bandwidth import Bandwidth, Computation, measure_link
 from .device import Accesses, Queue, Work
-from .host import WorkFailure, copy_work, fetch_work, offload_work, timed
+from .host import WorkFailure, copy_work, fetch_work, offload_work, time_computation
 from .shadow import Access, ShadowMemory
 
 _QUEUE_NAMES = ("compute", "out", "inward")
@@ -67,7 +67,7 @@ class _Wait:
 
 
 class _SimulatedQueue:
-    """Holds its work until some queue of the device is synchronized."""
+    """A queue that holds its work until some queue of the device is synchronized."""
 
     def __init__(self, device: SimulatedDevice, number: int) -> None:
         self.name = _QUEUE_NAMES[number]
@@ -110,14 +110,14 @@ class _SimulatedQueue:
 
 
 class SimulatedDevice:
-    """A `Device` on an arena in host memory that looks for races; deterministic for a seed.
+    """A `Device` on an arena in host memory that finds races and runs in one order for each seed.
 
     Attributes:
         seen: for each queue, how much of its work the host knows to have run.
     """
 
     def __init__(self, arena: Arena, seed: int = 0) -> None:
-        """Take over `arena`; `seed` chooses the order in which the queues run."""
+        """Own `arena` from now on; `seed` chooses the order in which the queues run."""
         self.name = f"simulated (seed {seed})"
         self.own_tier: Callable[[int], CountedTier] | None = None
         self.arena = arena
@@ -137,7 +137,7 @@ class SimulatedDevice:
 
     @property
     def shadow_ranges(self) -> int:
-        """How many byte ranges the race detector tells apart now: its memory use."""
+        """How many byte ranges the race detector distinguishes now, which tells its own use of memory."""
         return len(self._shadow) + len(self._host_shadow) + sum(map(len, self._tier_shadows.values()))
 
     def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:
@@ -163,20 +163,20 @@ class SimulatedDevice:
         queue.launch(fetch_work(self.arena, tier, tier_address, address, nbytes))
 
     def seconds(self, run: Callable[[], None]) -> float:
-        """Time what `run` launches on the compute queue, or computes itself."""
+        """Time what `run` launches on the compute queue and what it computes by itself."""
 
-        def all_of_it() -> None:
+        def run_and_wait() -> None:
             run()
             self.compute.synchronize()
 
-        return timed(self.arena, all_of_it)
+        return time_computation(self.arena, run_and_wait)
 
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
-        """Measure as on the host."""
+        """Measure as the host does."""
         return measure_link(tier, self.arena.view(0, tier.nbytes), work)
 
     def capture(self, run: Callable[[], None]) -> None:
-        """None: nothing is gained."""
+        """Return None, because nothing is gained here."""
 
     def close(self) -> None:
         """Drop what is queued and close the arena; closing twice is allowed."""

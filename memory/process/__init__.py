@@ -1,1 +1,1 @@
-"""What the process and its machine have of memory: free bytes, limits, and the bytes in use."""
+"""The memory of the process and its machine: how much is free, how much is in use, and a limit set on other processes."""

@@ -1,13 +1,13 @@
 """How many bytes this process may still take before the kernel kills something.
 
-Decided from `/proc/meminfo` (MemAvailable) and from the limit and usage of the process's control group and all its
-ancestors, in version 1 and version 2 of cgroups: the least of them counts, because a limit anywhere above kills here.
-Page cache that the kernel drops on demand (`inactive_file`) is not usage. Swap is left out on purpose: a training step
-that swaps is slower than any recomputation.
+The answer comes from `/proc/meminfo` (MemAvailable) and from the limit and usage of the process's control group and of
+all its ancestors, in version 1 and version 2 of cgroups. The least of them counts, because a limit on any ancestor kills
+this process too. Page cache that the kernel drops on demand (`inactive_file`) does not count as used. Swap is left out on
+purpose: a training step that swaps is slower than any recomputation.
 
-Does not check: resource limits (`ulimit -v`; the mapping itself then fails), cgroups above the root of a container's
-namespace (they cannot be seen), and what other processes take later. Where there is no `/proc/meminfo` (macOS, BSD)
-the answer is `sysconf`'s free pages, or all physical pages where even these are not told: an upper bound only.
+Three things are not considered: resource limits (under `ulimit -v` the mapping itself fails), cgroups above the root of a
+container's namespace (they cannot be seen), and what other processes take later. Where there is no `/proc/meminfo` (macOS,
+BSD) the answer is `sysconf`'s free pages, or all physical pages where it does not tell these: an upper bound only.
 
 Source: Linux Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst, proc_pid_mountinfo(5), cgroups(7).
 """
@@ -33,7 +33,7 @@ class CgroupMount:
     Attributes:
         version: 1 or 2.
         root: the cgroup that appears at the mount point; not "/" in a container without its own namespace.
-        mount_point: where.
+        mount_point: where the hierarchy is mounted.
     """
 
     version: int
@@ -45,10 +45,10 @@ def free_memory(root: Path = Path("/")) -> int:
     """Return the bytes that this process can still take: min of MemAvailable and every cgroup's limit − usage.
 
     Args:
-        root: the folder below which `proc` and the cgroup mounts lie; another one than "/" serves tests.
+        root: the folder below which `proc` and the cgroup mounts lie; tests give another one than "/".
 
     Raises:
-        DeviceError: the system tells nothing about its memory.
+        DeviceError: the system does not tell how much memory it has.
     """
     meminfo = _read(root / "proc/meminfo")
     available = _physical_memory() if meminfo is None else parse_meminfo(meminfo)
@@ -83,7 +83,7 @@ def default_budget(process_need: int, root: Path = Path("/")) -> int:
 
 
 def parse_meminfo(text: str) -> int:
-    """Return MemAvailable of `/proc/meminfo` in bytes; MemFree where the kernel is older than 3.14."""
+    """Return MemAvailable of `/proc/meminfo` in bytes, or MemFree where the kernel is older than 3.14."""
     kib = {name: int(number) for name, number in re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)}
     if "MemAvailable" in kib:
         return kib["MemAvailable"] * 1024
@@ -125,8 +125,8 @@ def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
 def visible_cgroups(path: PurePosixPath, mount: CgroupMount) -> tuple[PurePosixPath, ...]:
     """Return where cgroup `path` and its ancestors appear below `mount`, the innermost first.
 
-    A path outside the mount (a container that sees its host's names, or ".." out of a namespace) leaves the mount point
-    alone: it is the innermost group that can be seen.
+    For a path outside the mount (a container that sees its host's names, or ".." out of a namespace) only the mount point
+    is returned, because it is the innermost group that can be seen.
     """
     if ".." in path.parts or not path.is_relative_to(mount.root):
         return (mount.mount_point,)

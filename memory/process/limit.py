@@ -1,9 +1,9 @@
-"""A limit on the memory of other processes that the kernel enforces: a memory cgroup of its own, made and removed.
+"""A limit on the memory of other processes that the kernel enforces, by a memory cgroup that is made for them.
 
-Decided from `/proc/self/cgroup` and the mounts of the cgroup hierarchies, version 1 or 2: the new group lies below this
-process's own, so that every limit above still counts; in version 2, where a group that holds processes may not hold
-groups, below its nearest ancestor that allows it, unless that would escape a limit. Swap is forbidden inside. Does not
-check whether the machine has that many bytes (`available.py` does).
+Where the group is made follows from `/proc/self/cgroup` and the mounts of the cgroup hierarchies, version 1 or 2: below
+this process's own group, so that every limit above still counts. In version 2 a group that holds processes may not hold
+groups; there it is made below the nearest ancestor that allows it, unless that would escape a limit. Swap is forbidden
+inside. Nothing here checks whether the machine has that many bytes; `available.py` does.
 
 Source: Linux Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
 """
@@ -50,16 +50,16 @@ class MemoryLimit:
     limit_bytes: int
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """The command that runs `arguments` inside the group, from their first byte on, as the same process."""
+        """Return the command that runs `arguments` as a process that is in the group from its start."""
         return ["/bin/sh", "-c", JOIN, str(self.folder / "cgroup.procs"), *arguments]
 
     def peak_bytes(self) -> int | None:
-        """The most memory that the group ever used, by the kernel's count; None where the kernel does not say."""
+        """Return the most memory that the group ever used, by the kernel's count, or None where the kernel does not say."""
         found = (_read(self.folder / name) for name in PEAK)
         return next((int(text) for text in found if text is not None), None)
 
     def kills(self) -> int:
-        """How many processes of the group the kernel has ended for want of memory; 0 where it does not say."""
+        """Return how many processes of the group the kernel has killed for want of memory; 0 where it does not say."""
         for name in KILLS:
             counted = re.search(r"^oom_kill (\d+)$", _read(self.folder / name) or "", re.MULTILINE)
             if counted:
@@ -69,14 +69,14 @@ class MemoryLimit:
 
 @contextmanager
 def memory_limit(limit_bytes: int, root: Path = Path("/")) -> Iterator[MemoryLimit]:
-    """Make a memory cgroup with a limit and without swap; remove it afterwards, when its processes must have ended.
+    """Make a memory cgroup with a limit and without swap, and remove it at the end, when its processes must have ended.
 
     Args:
         limit_bytes: what all its processes may use together.
-        root: the folder below which `proc` and the cgroup mounts lie; another one than "/" serves tests.
+        root: the folder below which `proc` and the cgroup mounts lie; tests give another one than "/".
 
     Raises:
-        DeviceError: none can be made.
+        DeviceError: no cgroup can be made.
     """
     folder = _make(limit_bytes, root)
     try:

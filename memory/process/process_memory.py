@@ -1,4 +1,4 @@
-"""How much memory this process has had resident at most: the kernel's count, libraries and interpreter included."""
+"""The most memory that this process has had resident, interpreter and libraries included."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def resident_peak_bytes() -> int | None:
-    """The most memory that this process ever had resident, by the kernel's count (VmHWM); None where it says nothing."""
+    """Return the most bytes this process ever had resident, by the kernel's count (VmHWM), or None without `/proc`."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

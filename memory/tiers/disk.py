@@ -1,10 +1,10 @@
-"""A tier in a file: what of the plan's tensors neither memory nor time to recompute is left for.
+"""A tier in a file on a disk, for tensors that the plan moves out of the arena.
 
-One file a run, in a folder on a disk, with all its room taken at the start and no name, so that nothing is left behind
-(`spill_file.py`); transfers bypass the page cache where the file system allows it, and are split into pieces
-(`file_lane.py`). The bytes are gone with the process: this is no checkpoint.
+A run has one file. It lies in a folder on a disk, takes all its room at the start and has no name, so that nothing is
+left behind (`spill_file.py`). Transfers bypass the page cache where the file system allows it, and are split into pieces
+(`file_lane.py`). The bytes are gone with the process: the file is no checkpoint.
 
-Does not check for races (`simulated.py` does), nor for bytes that the disk changed by itself.
+A disk tier does not check for races, which `devices/simulated.py` does, nor for bytes that the disk changed by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..sizes import format_size_exact
 from .file_lane import FileLane
 from .spill_file import allocate, create_spill_file, free_bytes, io_error
 from .spill_folder import check_spill_folder
-from .tier import check_range, padded
+from .tier import align_to_tier, check_range
 
 
 class DiskTier:
@@ -29,11 +29,11 @@ class DiskTier:
 
     Attributes:
         name: what plans and errors call it.
-        nbytes: its size; the file takes it rounded up to 4096.
+        nbytes: its size; the file has this size rounded up to a multiple of 4096.
         folder: where the file lies.
         direct: whether transfers bypass the page cache (O_DIRECT).
-        staging_bytes: memory outside the arena that transfers take at most, both directions at once: bounce buffers
-            where `direct`, page cache where not.
+        staging_bytes: the most memory outside the arena that transfers in both directions take at once: bounce buffers
+            where `direct`, else page cache.
     """
 
     def __init__(
@@ -70,22 +70,22 @@ class DiskTier:
         where = f"tier {self.name!r} in {self.folder}"
         if nbytes <= 0:
             raise BudgetError(where, "at least one byte", f"{nbytes} bytes")
-        if self._limit is not None and padded(nbytes) > self._limit:
+        if self._limit is not None and align_to_tier(nbytes) > self._limit:
             raise BudgetError(
                 where,
                 f"at most {format_size_exact(self._limit)} (--spill-size)",
-                f"a plan that needs {format_size_exact(padded(nbytes))}",
+                f"a plan that needs {format_size_exact(align_to_tier(nbytes))}",
                 "Give a larger --spill-size, or more memory.",
             )
 
     def grow(self, nbytes: int) -> None:
-        """Hold at least `nbytes`; raises as the constructor does."""
+        """Enlarge the file until it holds at least `nbytes`; raises as the constructor does."""
         if nbytes > self.nbytes:
             self._check(nbytes)
             try:
                 allocate(self._file.descriptor, self._file.where, nbytes, free_bytes(self.folder))
             except OSError as error:
-                raise io_error(error, self._file.where, f"{padded(nbytes)} bytes to be allocated") from error
+                raise io_error(error, self._file.where, f"{align_to_tier(nbytes)} bytes to be allocated") from error
             self.nbytes = nbytes
 
     def write(self, address: int, source: npt.NDArray[np.uint8]) -> None:

@@ -1,14 +1,14 @@
-"""One direction of transfers between memory and a spill file: split into pieces, several of them in flight.
+"""Transfers between memory and a spill file in one direction, split into pieces of which several are under way at once.
 
-A transfer is cut into pieces of `PIECE_BYTES`, dealt out to `DEPTH` threads, one of which is the caller's; `pwrite` and
-`preadv` release the interpreter lock and name their place themselves, so that pieces need no order. A transfer returns
-or raises only when none of its pieces is under way any more: whoever gets an error may reuse the memory.
+A transfer is cut into pieces of `PIECE_BYTES`, which `DEPTH` threads share, one of them the caller's. `pwrite` and
+`preadv` release the interpreter lock, and each call names its place in the file, so that pieces need no order. A transfer
+returns or raises only when none of its pieces is under way any more: whoever gets an error may reuse the memory.
 
 With O_DIRECT the disk reads and writes the given memory itself. What does not lie on a multiple of 4096 in memory, and
 a last block that is not full, goes through a bounce buffer of one piece. Without O_DIRECT the bytes pass through the
 page cache, which counts against a memory limit: after each `WINDOW_BYTES` they are written out and dropped from it.
 
-Does not check ranges (`disk_tier.py` does). Source: open(2), posix_fadvise(2).
+A lane does not check ranges; `disk.py` does. Source: open(2), posix_fadvise(2).
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ import numpy.typing as npt
 
 from ..errors import DeviceError, PlanError
 from .spill_file import SpillFile, io_error
-from .tier import TIER_ALIGNMENT, padded
+from .tier import TIER_ALIGNMENT, align_to_tier
 
 PIECE_BYTES = 2**20
-"""Below it the calls cost more than the disk (256 KiB: half the bandwidth); above it nothing is gained."""
+"""Smaller pieces cost more in calls than in the disk (256 KiB: half the bandwidth); larger ones gain nothing."""
 DEPTH = 4
+"""How many pieces of a transfer are under way at once."""
 WINDOW_BYTES = 8 * 2**20
+"""How many bytes a transfer leaves in the page cache, where there is no O_DIRECT, before it drops them."""
 _SHORT = "Other programs may have taken the room, or the disk is failing."
 
 _Mover = Callable[[int, memoryview], None]
 
 
 class FileLane:
-    """Moves bytes between memory and `file`, one transfer at a time.
+    """One direction of a spill file, which runs one transfer at a time.
 
     Attributes:
-        staging_bytes: memory outside the arena that a transfer takes at most: the bounce buffer with O_DIRECT, and
-            without it the page cache.
+        staging_bytes: the most memory outside the arena that a transfer takes: the bounce buffer with O_DIRECT, else
+            page cache.
     """
 
     def __init__(self, file: SpillFile, name: str) -> None:
@@ -106,13 +108,13 @@ class FileLane:
                     os.fdatasync(self._file.descriptor)  # only what is on the disk can be dropped
                 # Whole pages: the kernel keeps one that is dropped in part.
                 advice = os.POSIX_FADV_DONTNEED
-                os.posix_fadvise(self._file.descriptor, offset + first, padded(window.nbytes), advice)
+                os.posix_fadvise(self._file.descriptor, offset + first, align_to_tier(window.nbytes), advice)
             except OSError as error:
                 expected = f"{window.nbytes} bytes at {offset + first} to reach the disk"
-                raise self._failed(error, expected) from error
+                raise self._as_device_error(error, expected) from error
 
     def _in_pieces(self, offset: int, view: memoryview, move: _Mover) -> None:
-        """Move `view` in pieces, several at once; raises the first thread's error once none is under way."""
+        """Move `view` in pieces, several at once; raise the first thread's error once no piece is under way."""
         others: list[Future[None]] = []
         try:
             for number in range(1, min(DEPTH, -(-view.nbytes // PIECE_BYTES))):
@@ -124,10 +126,10 @@ class FileLane:
             future.result()
 
     def _write_staged(self, offset: int, view: memoryview) -> None:
-        """Write at most a piece by way of the bounce buffer; the rest of its last block keeps its old bytes."""
+        """Write at most one piece through the bounce buffer; the rest of the last block keeps what the file has there."""
         assert self._staging is not None
         with memoryview(self._staging) as staging:
-            end = padded(view.nbytes)
+            end = align_to_tier(view.nbytes)
             if end > view.nbytes:
                 self._read_piece(offset + end - TIER_ALIGNMENT, staging[end - TIER_ALIGNMENT : end])
             staging[: view.nbytes] = view
@@ -136,7 +138,7 @@ class FileLane:
     def _read_staged(self, offset: int, view: memoryview) -> None:
         assert self._staging is not None
         with memoryview(self._staging) as staging:
-            self._read_piece(offset, staging[: padded(view.nbytes)])
+            self._read_piece(offset, staging[: align_to_tier(view.nbytes)])
             view[:] = staging[: view.nbytes]
 
     def _write_piece(self, offset: int, view: memoryview) -> None:
@@ -146,7 +148,7 @@ class FileLane:
             try:
                 count = os.pwrite(self._file.descriptor, view[done:], offset + done)
             except OSError as error:
-                raise self._failed(error, expected) from error
+                raise self._as_device_error(error, expected) from error
             done += self._progress(count, view.nbytes - done, expected)
 
     def _read_piece(self, offset: int, view: memoryview) -> None:
@@ -156,18 +158,18 @@ class FileLane:
             try:
                 count = os.preadv(self._file.descriptor, [view[done:]], offset + done)
             except OSError as error:
-                raise self._failed(error, expected) from error
+                raise self._as_device_error(error, expected) from error
             done += self._progress(count, view.nbytes - done, expected)
 
     def _progress(self, count: int, asked: int, expected: str) -> int:
-        """Return how far a short transfer has come; with O_DIRECT only whole blocks, from where the next may start."""
+        """Return how many of `count` bytes to go on after: with O_DIRECT only whole blocks, where the next call may start."""
         progress = count - count % TIER_ALIGNMENT if self._file.direct and count < asked else count
         if progress <= 0:
             raise DeviceError(self._file.where, expected, f"{count} bytes", _SHORT)
         return progress
 
-    def _failed(self, error: OSError, expected: str) -> DeviceError:
-        """Any fault of a file that is open already is the device's: another option would not have helped the run."""
+    def _as_device_error(self, error: OSError, expected: str) -> DeviceError:
+        """Return the error to raise: any fault of a file that is open is the device's, as no other option would have helped."""
         fault = io_error(error, self._file.where, expected)
         return DeviceError(fault.where, fault.expected, fault.actual, fault.hint)
 

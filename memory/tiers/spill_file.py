@@ -1,12 +1,12 @@
-"""A file for spilled tensors: all of its room taken at once, and gone with the process, however that ends.
+"""A file for spilled tensors, which takes all of its room at once and is gone with the process, however that ends.
 
 The file has no name (O_TMPFILE), or loses its name at once where the file system knows no nameless files, so that two
 runs in one folder never meet and the kernel gives the room back even after SIGKILL. Its blocks are allocated before
 the first transfer: a full disk is refused before training, not in the middle of it. (On a file system that copies on
 write, a disk filled by others can still fail a later write.)
 
-O_DIRECT is kept where one block, really written, comes back. What an I/O error of the system means for a user is said
-here too. Source: open(2), posix_fallocate(3).
+O_DIRECT is used where one block that is written with it can be read back. `io_error` turns an I/O error of the system
+into one that tells a user what to do. Source: open(2), posix_fallocate(3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ..errors import BathyalError, BudgetError, ConfigError, DeviceError
 from ..sizes import format_size_exact
-from .tier import TIER_ALIGNMENT, padded
+from .tier import TIER_ALIGNMENT, align_to_tier
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ def create_spill_file(folder: Path, nbytes: int, *, try_direct: bool = True) -> 
     """Return a new file of `nbytes`, rounded up to 4096, with all its blocks allocated; nothing is left on failure.
 
     Args:
-        folder: where.
-        nbytes: how many bytes.
+        folder: where the file lies.
+        nbytes: its size.
         try_direct: use O_DIRECT where the file system has it.
 
     Raises:
@@ -74,14 +74,14 @@ def create_spill_file(folder: Path, nbytes: int, *, try_direct: bool = True) -> 
     except BaseException as error:
         os.close(descriptor)
         if isinstance(error, OSError):
-            raise io_error(error, where, f"{padded(nbytes)} bytes to be allocated") from error
+            raise io_error(error, where, f"{align_to_tier(nbytes)} bytes to be allocated") from error
         raise
-    logger.debug("%s: %d bytes, %s", where, padded(nbytes), "direct" if direct else "through the page cache")
+    logger.debug("%s: %d bytes, %s", where, align_to_tier(nbytes), "direct" if direct else "through the page cache")
     return SpillFile(descriptor, where, direct)
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that a file in `folder` can still take; raises OSError."""
+    """Return the bytes that a file in `folder` can still take; raises OSError where the system does not tell."""
     vfs = os.statvfs(folder)
     return (vfs.f_bavail if os.geteuid() else vfs.f_bfree) * vfs.f_frsize
 
@@ -93,20 +93,20 @@ def allocate(descriptor: int, where: str, nbytes: int, found: int) -> None:
         descriptor: of the file.
         where: for errors.
         nbytes: how many bytes.
-        found: how many are free, for errors.
+        found: how many bytes are free, for errors.
 
     Raises:
-        BudgetError: there are fewer.
+        BudgetError: fewer bytes are free.
         OSError: the disk failed.
     """
     try:
-        os.posix_fallocate(descriptor, 0, padded(nbytes))
+        os.posix_fallocate(descriptor, 0, align_to_tier(nbytes))
     except OSError as error:
         if error.errno not in _FULL:
             raise
         raise BudgetError(
             where,
-            f"room for {format_size_exact(padded(nbytes))}",
+            f"room for {format_size_exact(align_to_tier(nbytes))}",
             f"{format_size_exact(found)} free ({os.strerror(error.errno)})",
             "Free some room, give a smaller --spill-size, or name another disk with --spill-dir.",
         ) from error
@@ -146,7 +146,7 @@ def _open_nameless(folder: Path) -> int:
 
 
 def _can_bypass_cache(descriptor: int) -> bool:
-    """Turn O_DIRECT on and return True where one block written so comes back; else leave it off."""
+    """Turn O_DIRECT on and return True where a block that is written with it can be read back; else leave it off."""
     if not hasattr(os, "O_DIRECT"):
         return False
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)

@@ -1,10 +1,11 @@
-"""Which folder a spill file may lie in: one that exists, can be written, and is on a disk.
+"""The choice of the folder for a spill file: one that exists, can be written, and is on a disk.
 
-Decided from the folder itself and from the type of its file system. A file system in memory (tmpfs, ramfs, hugetlbfs)
-is refused: bytes moved there would count against the very limit that they are moved for. An overlay is taken as a
-disk, though its upper layer may be in memory: the system does not tell which it is.
+A folder is judged by itself and by the type of its file system. A file system in memory (tmpfs, ramfs, hugetlbfs) is
+refused, because bytes that are moved there would count against the very limit that they are moved for. An overlay is
+taken as a disk, though its upper layer may be in memory: the system does not tell which it is.
 
-Does not check how much room there is (`spill_file.py` does), nor whether what a network file system answers is a disk.
+Nothing here checks how much room there is, which `spill_file.py` does, nor whether a network file system is backed by a
+disk.
 Source: statfs(2).
 """
 
@@ -32,10 +33,10 @@ _STATFS_BYTES = 512
 def default_spill_folder(environment: Mapping[str, str] = os.environ, fallbacks: tuple[str, ...] = _FALLBACKS) -> Path:
     """Return the folder for spill files where the user names none.
 
-    $BATHYAL_SPILL_DIR where it is set; else the first of $TMPDIR, /var/tmp and /tmp that will do.
+    It is $BATHYAL_SPILL_DIR where that is set, else the first of $TMPDIR, /var/tmp and /tmp that can be used.
 
     Raises:
-        ConfigError: $BATHYAL_SPILL_DIR will not do, or nothing else does; says why for each.
+        ConfigError: $BATHYAL_SPILL_DIR cannot be used, or none of the others can; the error gives the reason for each.
     """
     if environment.get(FOLDER_VARIABLE):
         folder = Path(environment[FOLDER_VARIABLE])

@@ -1,9 +1,10 @@
-"""What a place outside the arena is to the rest of the runtime: a range of bytes to copy to and from.
+"""The protocol of a tier: a range of bytes outside the arena that tensors are copied to and from.
 
-A tier decides nothing and allocates nothing: its addresses come from a plan, as the arena's do. Two of them exist:
-memory outside the arena (`host_tier.py`) and a file (`disk_tier.py`). Their transfers block the caller; the `out` and
-`inward` queues of a device give them a thread each, so a tier is written and read at once, but by one thread in each
-direction. What orders a read after the write of the same bytes is an event, not the tier; `simulated.py` checks that.
+A tier decides nothing and allocates nothing: its addresses come from a plan, as the arena's do. The package has two: a
+file (`disk.py`) and, for a GPU, pinned memory of the host (`cuda/pinned.py`). A transfer blocks its caller. The `out` and
+`inward` queues of a device have a thread each, so a tier is written and read at the same time, but by one thread in each
+direction. A tier does not order a read after the write of the same bytes: an event does, and `devices/simulated.py`
+checks that it is there.
 
 Tensors start at multiples of `TIER_ALIGNMENT`, whatever their length, so that a file system can move them without a
 copy in between (O_DIRECT).
@@ -50,10 +51,10 @@ class Tier(Protocol):
         """
 
     def grow(self, nbytes: int) -> None:
-        """Hold at least `nbytes` from now on; what is there stays. Nothing may be under way.
+        """Hold at least `nbytes` from now on and keep what is there. No transfer may be under way.
 
         Raises:
-            BudgetError: there is no room for so many.
+            BudgetError: there is no room for so many bytes.
         """
 
     def close(self) -> None:
@@ -74,6 +75,6 @@ def check_range(tier: Tier, address: int, nbytes: int) -> None:
         raise PlanError(f"tier {tier.name!r}", f"an address that is a multiple of {TIER_ALIGNMENT}", str(address))
 
 
-def padded(nbytes: int) -> int:
-    """Return `nbytes` rounded up to a multiple of `TIER_ALIGNMENT`: what a tensor takes in a tier."""
+def align_to_tier(nbytes: int) -> int:
+    """Return `nbytes` rounded up to a multiple of `TIER_ALIGNMENT`: the bytes that a tensor takes in a tier."""
     return -(-nbytes // TIER_ALIGNMENT) * TIER_ALIGNMENT

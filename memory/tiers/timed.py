@@ -1,8 +1,8 @@
-"""A tier that counts what passes through it: bytes and seconds in each direction.
+"""A wrapper of a tier that counts what passes through it: bytes and seconds in each direction.
 
-Wraps any tier and changes nothing that is moved. One thread at a time writes and one reads, as for every tier, so each
-direction has counters of its own and needs no lock. Seconds are those in which a transfer runs, waiting for the disk or
-a simulated link included; time in a queue before it does not count. A transfer that fails is not counted.
+It changes nothing that is moved. One thread at a time writes and one reads, as for every tier, so each direction has
+counters of its own and needs no lock. The seconds are those in which a transfer runs, including its waits for the disk or
+a simulated link, but not its time in a queue. A transfer that fails is not counted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .tier import Tier
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What has moved.
+    """What a tier has moved.
 
     Attributes:
-        out_bytes: to the tier.
-        in_bytes: from the tier.
-        out_seconds: in which transfers to the tier ran.
-        in_seconds: in which transfers from the tier ran.
+        out_bytes: bytes moved to the tier.
+        in_bytes: bytes moved from the tier.
+        out_seconds: seconds in which transfers to the tier ran.
+        in_seconds: seconds in which transfers from the tier ran.
     """
 
     out_bytes: int = 0
@@ -37,16 +37,16 @@ class Traffic:
 
     @property
     def nbytes(self) -> int:
-        """In both directions together."""
+        """Bytes moved in both directions together."""
         return self.out_bytes + self.in_bytes
 
     @property
     def seconds(self) -> float:
-        """Of both directions, added: transfers that run at once count twice."""
+        """Seconds of both directions added: where both run at once, that time counts twice."""
         return self.out_seconds + self.in_seconds
 
     def since(self, earlier: Traffic) -> Traffic:
-        """What has moved after `earlier` was read."""
+        """Return what has moved since `earlier` was read."""
         return Traffic(
             self.out_bytes - earlier.out_bytes,
             self.in_bytes - earlier.in_bytes,
@@ -60,19 +60,19 @@ class CountedTier(Tier, Protocol):
 
     @property
     def traffic(self) -> Traffic:
-        """What has moved so far; exact while nothing is under way."""
+        """What has moved so far; exact while no transfer is under way."""
 
 
 class TimedTier:
-    """A `Tier` around a tier.
+    """A `Tier` around another tier, with counters.
 
     Args:
-        tier: that keeps the bytes; closed with this one.
-        clock: tells the time in seconds.
+        tier: the one that keeps the bytes; it is closed with this one.
+        clock: returns the time in seconds.
 
     Attributes:
-        name: of the tier.
-        nbytes: of the tier.
+        name: the name of the wrapped tier.
+        nbytes: its size.
     """
 
     def __init__(self, tier: Tier, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -85,7 +85,7 @@ class TimedTier:
 
     @property
     def traffic(self) -> Traffic:
-        """What has moved so far; exact while nothing is under way."""
+        """What has moved so far; exact while no transfer is under way."""
         return Traffic(self._out_bytes, self._in_bytes, self._out_seconds, self._in_seconds)
 
     def write(self, address: int, source: npt.NDArray[np.uint8]) -> None:
@@ -103,7 +103,7 @@ class TimedTier:
         self._in_bytes += target.nbytes
 
     def grow(self, nbytes: int) -> None:
-        """Hold at least `nbytes`; raises as the tier does."""
+        """Let the tier hold at least `nbytes`; raises as the tier does."""
         self._tier.grow(nbytes)
         self.nbytes = self._tier.nbytes
 

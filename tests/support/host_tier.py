@@ -1,8 +1,8 @@
 """A tier in memory outside the arena, as fast as a copy or slowed down to a given link.
 
-On the host itself it spares no memory: it serves tests, and stands for memory behind a link of known bandwidth. The link is simulated by sleeping: one transfer at a time in each
-direction, the directions independent of each other. Its memory is resident before the first transfer, or refused, as
-the arena's is (`arena.py`). Does not check for races (`simulated.py` does).
+On the host itself it spares no memory: it stands for memory behind a link of known bandwidth. The link is simulated by
+sleeping: one transfer at a time in each direction, the directions independent of each other. Its memory is resident
+before the first transfer, or refused, as the arena's is. It does not check for races.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class HostTier:
         self.nbytes = nbytes
         self.link = link
         self._free = free
-        self._memory = self._taken(nbytes)
+        self._memory = self._allocate(nbytes)
         self._out = threading.Lock()
         self._inward = threading.Lock()
 
-    def _taken(self, nbytes: int) -> Arena:
+    def _allocate(self, nbytes: int) -> Arena:
         memory = Arena(nbytes, f"tier {self.name!r}")
         try:
             memory.commit(free=self._free)
@@ -73,7 +73,7 @@ class HostTier:
         """Hold at least `nbytes`; raises BudgetError where old and new do not fit beside each other."""
         if nbytes > self.nbytes:
             with self._out, self._inward:
-                larger = self._taken(nbytes)
+                larger = self._allocate(nbytes)
                 larger.memory[: self.nbytes] = self._memory.memory
                 self._memory.close()
                 self._memory, self.nbytes = larger, nbytes

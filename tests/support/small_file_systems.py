@@ -13,32 +13,32 @@ import pytest
 
 
 @contextmanager
-def mounted_ext4(folder: Path, nbytes: int) -> Iterator[Path]:
-    """An ext4 of `nbytes` in a file below `folder`; remount it read-only with `remount_read_only`."""
+def mount_ext4(folder: Path, nbytes: int) -> Iterator[Path]:
+    """Mount an ext4 of `nbytes` that lies in a file below `folder`."""
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("needs mkfs.ext4")
     image = folder / "image"
     with image.open("wb") as file:
         file.truncate(nbytes)
     subprocess.run(["mkfs.ext4", "-q", str(image)], check=True, capture_output=True)
-    with _mounted(folder / "ext4", ["-o", "loop", str(image)]) as mount:
+    with _mount(folder / "ext4", ["-o", "loop", str(image)]) as mount:
         yield mount
 
 
 @contextmanager
-def mounted_tmpfs(folder: Path, nbytes: int) -> Iterator[Path]:
-    """A file system in memory."""
-    with _mounted(folder / "tmpfs", ["-t", "tmpfs", "-o", f"size={nbytes}", "none"]) as mount:
+def mount_tmpfs(folder: Path, nbytes: int) -> Iterator[Path]:
+    """Mount a file system in memory."""
+    with _mount(folder / "tmpfs", ["-t", "tmpfs", "-o", f"size={nbytes}", "none"]) as mount:
         yield mount
 
 
 @contextmanager
-def mounted_overlay(folder: Path) -> Iterator[Path]:
-    """An overlay as containers have it; both layers lie below `folder`."""
+def mount_overlay(folder: Path) -> Iterator[Path]:
+    """Mount an overlay as containers have it, with both layers below `folder`."""
     for name in ("lower", "upper", "work"):
         (folder / name).mkdir()
     options = ",".join(f"{name}dir={folder / name}" for name in ("lower", "upper", "work"))
-    with _mounted(folder / "overlay", ["-t", "overlay", "-o", options, "overlay"]) as mount:
+    with _mount(folder / "overlay", ["-t", "overlay", "-o", options, "overlay"]) as mount:
         yield mount
 
 
@@ -47,7 +47,7 @@ def remount_read_only(mount: Path) -> None:
 
 
 @contextmanager
-def _mounted(mount: Path, arguments: list[str]) -> Iterator[Path]:
+def _mount(mount: Path, arguments: list[str]) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a file system")
     mount.mkdir()

@@ -6,7 +6,7 @@ import pytest
 
 from bathyal.memory.arena import Arena
 from bathyal.memory.errors import BudgetError, ConfigError, PlanError
-from bathyal.memory.tiers.tier import padded
+from bathyal.memory.tiers.tier import align_to_tier
 from tests.support.host_tier import HostTier
 
 MIB = 2**20
@@ -43,7 +43,7 @@ def test_addresses_are_multiples_of_a_page_and_nothing_is_a_transfer_too():
         with pytest.raises(PlanError, match="4096"):
             tier.write(64, noise(64))
         tier.write(8192, noise(0))
-    assert [padded(nbytes) for nbytes in (0, 1, 4096, 4097)] == [0, 4096, 4096, 8192]
+    assert [align_to_tier(nbytes) for nbytes in (0, 1, 4096, 4097)] == [0, 4096, 4096, 8192]
 
 
 def test_it_grows_and_keeps_what_is_there():

@@ -20,7 +20,7 @@ from bathyal.memory.tiers.disk import DiskTier
 from bathyal.memory.tiers.file_lane import PIECE_BYTES, WINDOW_BYTES
 from bathyal.memory.tiers.spill_folder import default_spill_folder
 from tests.support.memory_limit import memory_cgroup, run_inside
-from tests.support.small_file_systems import mounted_ext4, mounted_overlay, mounted_tmpfs
+from tests.support.small_file_systems import mount_ext4, mount_overlay, mount_tmpfs
 
 MIB = 2**20
 SIZE = 4 * MIB
@@ -283,7 +283,7 @@ def test_it_grows_and_keeps_what_is_there(folder, arena, try_direct):
 
 
 def test_a_full_disk_is_refused_before_the_first_transfer_and_left_as_it_was(tmp_path):
-    with mounted_ext4(tmp_path, 8 * MIB) as mount:
+    with mount_ext4(tmp_path, 8 * MIB) as mount:
         before, handles_before = os.statvfs(mount), handles()
         with pytest.raises(BudgetError, match="--spill-size") as caught:
             DiskTier(mount, 64 * MIB)
@@ -298,12 +298,12 @@ def test_a_full_disk_is_refused_before_the_first_transfer_and_left_as_it_was(tmp
 
 
 def test_a_file_system_in_memory_is_refused(tmp_path):
-    with mounted_tmpfs(tmp_path, 8 * MIB) as mount, pytest.raises(ConfigError, match="--spill-dir"):
+    with mount_tmpfs(tmp_path, 8 * MIB) as mount, pytest.raises(ConfigError, match="--spill-dir"):
         DiskTier(mount, MIB)
 
 
 def test_an_overlay_works(tmp_path, arena):
-    with mounted_overlay(tmp_path) as mount, DiskTier(mount, SIZE) as tier:
+    with mount_overlay(tmp_path) as mount, DiskTier(mount, SIZE) as tier:
         check_round_trip(tier, arena, 0, 0, SIZE)
 
 

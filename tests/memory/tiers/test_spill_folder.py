@@ -8,7 +8,7 @@ import pytest
 
 from bathyal.memory.errors import ConfigError
 from bathyal.memory.tiers.spill_folder import check_spill_folder, default_spill_folder, memory_file_system
-from tests.support.small_file_systems import mounted_ext4, mounted_overlay, mounted_tmpfs, remount_read_only
+from tests.support.small_file_systems import mount_ext4, mount_overlay, mount_tmpfs, remount_read_only
 
 MIB = 2**20
 
@@ -32,19 +32,19 @@ def test_a_folder_on_a_disk_will_do(tmp_path):
 
 
 def test_memory_is_refused_and_the_option_named(tmp_path):
-    with mounted_tmpfs(tmp_path, MIB) as mount, pytest.raises(ConfigError, match="--spill-dir") as caught:
+    with mount_tmpfs(tmp_path, MIB) as mount, pytest.raises(ConfigError, match="--spill-dir") as caught:
         check_spill_folder(mount)
     assert "tmpfs" in caught.value.actual
     assert str(mount) in caught.value.where
 
 
 def test_an_overlay_is_a_disk(tmp_path):
-    with mounted_overlay(tmp_path) as mount:
+    with mount_overlay(tmp_path) as mount:
         check_spill_folder(mount)
 
 
 def test_a_read_only_disk_is_refused(tmp_path):
-    with mounted_ext4(tmp_path, MIB) as mount:
+    with mount_ext4(tmp_path, MIB) as mount:
         check_spill_folder(mount)
         remount_read_only(mount)
         with pytest.raises(ConfigError, match="Read-only file system"):
@@ -81,7 +81,7 @@ def test_the_default_is_the_first_that_will_do(tmp_path):
 
 
 def test_the_default_skips_memory(tmp_path):
-    with mounted_tmpfs(tmp_path, MIB) as mount:
+    with mount_tmpfs(tmp_path, MIB) as mount:
         assert default_spill_folder({"TMPDIR": str(mount)}, (str(tmp_path),)) == tmp_path
 
 
