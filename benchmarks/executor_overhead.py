@@ -19,7 +19,7 @@ STEPS = 21
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "resnet152"
     feeds = (np.zeros(SHAPE, np.float32), np.zeros(1, np.int64))
-    with bt.Trainer(build_model(name), SHAPE, backend="null", costs="analytic", memory="4 GiB") as trainer:
+    with bt.Trainer(build_model(name), SHAPE, device="null", costs="analytic", memory="4 GiB") as trainer:
         trainer.train_step(*feeds)
         seconds = [trainer.train_step(*feeds).seconds for _ in tqdm.trange(STEPS, leave=False, disable=None)]
         steps = len(trainer.plan.steps)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.session import Planned
+from ..engine.programs import Planned
 from ..memory.sizes import format_size
 from ..scheduler.plan.occupancy import Occupancy, Use, occupancy
 from . import picture
@@ -40,7 +40,7 @@ def draw(planned: Planned) -> Figure:
     found = occupancy(plan, graph, planned.costs)
     figure = picture.new_figure(10, 5)
     axes = figure.add_subplot()
-    edges, rows = _columns(found)
+    edges, rows = _cut_columns(found)
     stack = [np.append(row, row[-1:]) / MIB for row in rows]
     axes.stackplot(
         edges, stack, labels=[use.value for use in COLORS], colors=list(COLORS.values()), step="post", linewidth=0
@@ -66,7 +66,7 @@ def draw(planned: Planned) -> Figure:
     return figure
 
 
-def _columns(found: Occupancy) -> tuple[_Numbers, list[_Numbers]]:
+def _cut_columns(found: Occupancy) -> tuple[_Numbers, list[_Numbers]]:
     rows = [found.nbytes[use] for use in COLORS]
     count = len(found.repeated)
     if count <= COLUMNS:

@@ -29,10 +29,10 @@ from typing import Any
 from ...memory.errors import CheckpointError
 from ...memory.sizes import format_size_exact
 from ..data.sources import require_count
-from .reader import Checkpoint, load
+from .reader import Checkpoint, read_checkpoint
 from .writer import ArraySource, array_record_nbytes, frame_nbytes, write
 
-__all__ = ["Checkpoint", "checkpoint_path", "load", "newest", "prepare", "save"]
+__all__ = ["Checkpoint", "checkpoint_path", "find_newest", "prepare", "read_checkpoint", "save"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ def save(directory: Path, step: int, header: Mapping[str, Any], arrays: Iterable
     path = checkpoint_path(directory, step)
     sizes = _Sizes(arrays, str(path), frame_nbytes(str(path), step, header))
     try:
-        with _storage():
+        with _mark_storage_errors():
             _make_directory(directory)
             _remove_strays(directory)
             descriptor, temporary = _create_temporary(directory, step)
         try:
             write(_Output(descriptor).write, str(path), step, header, sizes)
-            with _storage():
+            with _mark_storage_errors():
                 os.fsync(descriptor)
                 temporary.replace(path)
         except BaseException:
@@ -99,15 +99,15 @@ def save(directory: Path, step: int, header: Mapping[str, Any], arrays: Iterable
             raise
         finally:
             os.close(descriptor)
-        with _storage():
+        with _mark_storage_errors():
             _flush_directory(directory)
     except _StorageError as failure:
-        raise _failed(path, sizes, failure.error) from failure.error
+        raise _make_write_error(path, sizes, failure.error) from failure.error
     _remove_older(directory, step, keep)
     return path
 
 
-def newest(directory: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
+def find_newest(directory: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
     """Return the newest whole checkpoint, every byte of it checked, and an error for each newer one that is damaged.
 
     (None, …) where there is none, or no such directory.
@@ -116,9 +116,9 @@ def newest(directory: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
         CheckpointError: the directory cannot be read.
     """
     errors: list[CheckpointError] = []
-    for step in sorted(_steps(directory), reverse=True):
+    for step in sorted(_list_steps(directory), reverse=True):
         try:
-            return load(checkpoint_path(directory, step)), errors
+            return read_checkpoint(checkpoint_path(directory, step)), errors
         except CheckpointError as error:
             logger.warning("checkpoint left out: %s", error)
             errors.append(error)
@@ -134,7 +134,7 @@ class _StorageError(Exception):
 
 
 @contextmanager
-def _storage() -> Iterator[None]:
+def _mark_storage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -177,25 +177,27 @@ class _Output:
     def write(self, data: memoryview) -> None:
         written = 0
         while written < len(data):
-            with _storage():
+            with _mark_storage_errors():
                 written += os.write(self._descriptor, data[written : written + _FLUSH_EVERY])
         self._waiting += written
         if self._waiting >= _FLUSH_EVERY:
             # Under a cgroup's limit, gigabytes of dirty pages would stall the training that goes on beside.
-            with _storage():
+            with _mark_storage_errors():
                 os.fdatasync(self._descriptor)
             self._waiting = 0
 
 
-def _failed(path: Path, sizes: _Sizes, error: OSError) -> CheckpointError:
+def _make_write_error(path: Path, sizes: _Sizes, error: OSError) -> CheckpointError:
     reason = error.strerror or str(error)
     hint = "The earlier checkpoints are as they were."
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = f"Free some space, keep fewer checkpoints, or choose another directory. {hint}"
-    return CheckpointError(str(path), f"to write {sizes.count_rest()}", f"{reason}; {_free(path.parent)} free", hint)
+    return CheckpointError(
+        str(path), f"to write {sizes.count_rest()}", f"{reason}; {_describe_free(path.parent)} free", hint
+    )
 
 
-def _free(directory: Path) -> str:
+def _describe_free(directory: Path) -> str:
     for existing in (directory, *directory.parents):
         try:
             found = os.statvfs(existing)
@@ -245,7 +247,7 @@ def _remove_strays(directory: Path) -> None:
 
 
 def _remove_older(directory: Path, step: int, keep: int) -> None:
-    earlier = sorted(other for other in _steps(directory) if other <= step)
+    earlier = sorted(other for other in _list_steps(directory) if other <= step)
     for old in earlier[:-keep]:
         try:
             checkpoint_path(directory, old).unlink(missing_ok=True)
@@ -253,7 +255,7 @@ def _remove_older(directory: Path, step: int, keep: int) -> None:
             logger.warning("an old checkpoint could not be removed: %s", error)
 
 
-def _steps(directory: Path) -> list[int]:
+def _list_steps(directory: Path) -> list[int]:
     try:
         names = {path.name for path in directory.iterdir()}
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """Writing a checkpoint file as a stream: one piece of one array in memory at a time.
 
-Decides the bytes that `checkpoint_format.py` describes, from a header and arrays that are drawn one after another.
-Does not decide where they go, nor when they are durable (`checkpoint.py` does).
+Decides the bytes that `format.py` describes, from a header and arrays that are drawn one after another.
+Does not decide where they go, nor when they are durable (`folder.py` does).
 """
 
 from __future__ import annotations

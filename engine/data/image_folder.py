@@ -20,8 +20,17 @@ import numpy.typing as npt
 
 from ...memory.errors import ConfigError, DataError, DeviceError
 from .decoding import decode_image
-from .prefetch import results_alive, run_ahead
-from .sources import Batch, Use, batch_count, check_first_batch, permutation, random_stream, require_count, require_seed
+from .prefetch import count_results_alive, run_ahead
+from .sources import (
+    Batch,
+    Use,
+    check_first_batch,
+    count_batches,
+    draw_order,
+    make_random_stream,
+    require_count,
+    require_seed,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -102,12 +111,12 @@ class ImageFolder:
         self._drop_last = drop_last
         self.classes = find_classes(self.root)
         self.files = find_images(self.root, self.classes)
-        batch_count(len(self.files), self.batch, drop_last, str(self.root))
+        count_batches(len(self.files), self.batch, drop_last, str(self.root))
 
     @property
     def batches_per_epoch(self) -> int:
         """The number of batches in an epoch."""
-        return batch_count(len(self.files), self.batch, self._drop_last, str(self.root))
+        return count_batches(len(self.files), self.batch, self._drop_last, str(self.root))
 
     @property
     def batch_bytes(self) -> int:
@@ -118,7 +127,7 @@ class ImageFolder:
     @property
     def queue_bytes(self) -> int:
         """Bytes of all batches that can be in memory at once: `ahead`, the one handed over and the one before it."""
-        return results_alive(self.ahead) * self.batch_bytes
+        return count_results_alive(self.ahead) * self.batch_bytes
 
     def epoch(self, number: int, first_batch: int = 0) -> Generator[Batch, None, None]:
         """Return the batches of epoch `number` from `first_batch` on; earlier ones are not read.
@@ -133,7 +142,7 @@ class ImageFolder:
 
     def _batches(self, number: int, first_batch: int) -> Generator[Batch, None, None]:
         count = len(self.files)
-        order = permutation(count, self.seed, Use.SHUFFLE, number) if self.shuffle else np.arange(count)
+        order = draw_order(count, self.seed, Use.SHUFFLE, number) if self.shuffle else np.arange(count)
 
         def decode(position: int) -> Batch:
             return self._decode_batch(order[position * self.batch : (position + 1) * self.batch], number)
@@ -146,7 +155,7 @@ class ImageFolder:
         for row, index in enumerate(indices):
             file = self.files[index]
             rng = (
-                np.random.Generator(random_stream(self.seed, Use.AUGMENT, number, int(index)))
+                np.random.Generator(make_random_stream(self.seed, Use.AUGMENT, number, int(index)))
                 if self._augment
                 else None
             )
