@@ -54,7 +54,7 @@ class Planned:
     surroundings: Surroundings
 
     def explain(self) -> str:
-        """The plan in words and tables."""
+        """Return the plan in words and tables."""
         return explain(self.plan, self.graph, self.costs)
 
     def save(self, path: Path) -> None:

@@ -177,7 +177,7 @@ class Session:
         return self._spill.traffic
 
     def program(self, mode: Mode, batch: int) -> tuple[Planned, Executor]:
-        """The plan and the bound executor of `mode` for `batch` images.
+        """Return the plan and the bound executor of `mode` for `batch` images, made when first asked for.
 
         Raises:
             BudgetError: no plan fits; names the smallest budget.
@@ -260,7 +260,7 @@ class Session:
             return None
 
     def list_kernels(self) -> Mapping[str, tuple[str, ...]]:
-        """The kernels of every training program so far, to be chosen again when a run is resumed."""
+        """Return, by program, the kernels of every training program so far, to be chosen again when a run is resumed."""
         made = {
             name_program(mode, batch): planned.kernel_names
             for (mode, batch), (planned, _) in self._programs.items()

@@ -156,7 +156,7 @@ class Settings:
         return make_backend(self.device, BackendOptions(self.dtype, self.math, self.cuda_graphs))
 
     def count_threads(self) -> int:
-        """Threads of the backend: those asked for, else all cores."""
+        """Return the number of threads of the backend: those asked for, else one for each usable core."""
         return self.threads or count_usable_cores()
 
 

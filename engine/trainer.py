@@ -151,7 +151,7 @@ class Trainer:
         return self.planned.plan
 
     def explain(self) -> str:
-        """The plan in words and tables."""
+        """Return the plan in words and tables."""
         return self.planned.explain()
 
     def save_plan(self, path: Path | str) -> None:

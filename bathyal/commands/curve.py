@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     asked = options.strategies if options.strategies is not None else (WITH_LINK if options.link else STRATEGIES)
     strategies = list(dict.fromkeys(parse_strategy(name.strip()) for name in asked.split(",")))
     if options.plot is not None:
-        picture.require(options.plot)
+        picture.require_drawing(options.plot)
     choice = choose(options)
     problem = _make_problem(choice)
     for strategy in strategies:

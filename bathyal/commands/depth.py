@@ -204,7 +204,7 @@ def _search_ours(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any
 def _train(
     options: argparse.Namespace, planned: Planned, n3: int, memory_bytes: int, limit_bytes: int
 ) -> dict[str, Any]:
-    """One real step by a plan, in a process of its own within the limit."""
+    """Take one real step by a plan, in a process of its own within the limit, and return what it took."""
     blocks = _list_blocks(options, n3)
     trial: dict[str, Any] = {"n3": n3, "depth": depth(blocks), "fits": False}
     plan = planned.plan

@@ -41,7 +41,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the plan; status 1 when there is none within the budget."""
     if options.plot is not None:
-        picture.require(options.plot)
+        picture.require_drawing(options.plot)
     choice = choose(options)
     settings = choice.settings
     given = settings.memory

@@ -8,7 +8,7 @@ from ..memory.sizes import parse_size
 
 
 def add_limit_argument(command: argparse.ArgumentParser, default: str | None, unset: str) -> None:
-    """Add `--limit`.
+    """Add `--limit` to a command.
 
     Args:
         command: its parser.

@@ -38,7 +38,7 @@ def draw(planned: Planned) -> Figure:
     """Draw the plan of a step."""
     plan, graph = planned.plan, planned.graph
     found = occupancy(plan, graph, planned.costs)
-    figure = picture.new_figure(10, 5)
+    figure = picture.make_figure(10, 5)
     axes = figure.add_subplot()
     edges, rows = _cut_columns(found)
     stack = [np.append(row, row[-1:]) / MIB for row in rows]
@@ -95,7 +95,7 @@ def _mark_passes(axes: Axes, found: Occupancy) -> None:
 
 
 def _mark_repeated(axes: Axes, found: Occupancy, height: float) -> None:
-    """A strip at the bottom where operations run again."""
+    """Draw a strip at the bottom where operations run again."""
     flips = np.flatnonzero(np.diff(found.repeated.astype(np.int8), prepend=0, append=0))
     if len(flips):
         begins, ends = found.edges[flips[::2]], found.edges[flips[1::2]]
@@ -104,7 +104,7 @@ def _mark_repeated(axes: Axes, found: Occupancy, height: float) -> None:
 
 
 def _draw_transfers(axes: Axes, found: Occupancy, bottom: float, height: float) -> None:
-    """A lane for each direction, as long as its transfers take, between the bytes and the names of the passes."""
+    """Draw a lane for each direction, as long as its transfers take, between the bytes and the names of the passes."""
     end = float(found.edges[-1])
     for lane, (name, color) in enumerate(LANES.items()):
         spans = [(c.start, c.end - c.start) for c in found.transfers if c.outward is (name == "out")]

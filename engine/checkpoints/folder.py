@@ -30,9 +30,9 @@ from ...memory.errors import CheckpointError
 from ...memory.sizes import format_size_exact
 from ..data.sources import require_count
 from .reader import Checkpoint, read_checkpoint
-from .writer import ArraySource, array_record_nbytes, frame_nbytes, write
+from .writer import ArraySource, count_array_bytes, count_frame_bytes, write
 
-__all__ = ["Checkpoint", "checkpoint_path", "find_newest", "prepare", "read_checkpoint", "save"]
+__all__ = ["Checkpoint", "find_newest", "name_checkpoint", "prepare", "read_checkpoint", "save"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _TEMPORARY = re.compile(r"\.step-[0-9]{8,}\.[0-9]+-[0-9a-f]{16}\.tmp")
 _FLUSH_EVERY = 64 * 2**20
 
 
-def checkpoint_path(directory: Path, step: int) -> Path:
+def name_checkpoint(directory: Path, step: int) -> Path:
     """Return where the checkpoint of a step lies."""
     return directory / f"step-{step:08d}.bathyal"
 
@@ -81,8 +81,8 @@ def save(directory: Path, step: int, header: Mapping[str, Any], arrays: Iterable
     """
     require_count("step", step, 0)
     require_count("keep", keep)
-    path = checkpoint_path(directory, step)
-    sizes = _Sizes(arrays, str(path), frame_nbytes(str(path), step, header))
+    path = name_checkpoint(directory, step)
+    sizes = _Sizes(arrays, str(path), count_frame_bytes(str(path), step, header))
     try:
         with _mark_storage_errors():
             _make_directory(directory)
@@ -118,7 +118,7 @@ def find_newest(directory: Path) -> tuple[Checkpoint | None, list[CheckpointErro
     errors: list[CheckpointError] = []
     for step in sorted(_list_steps(directory), reverse=True):
         try:
-            return read_checkpoint(checkpoint_path(directory, step)), errors
+            return read_checkpoint(name_checkpoint(directory, step)), errors
         except CheckpointError as error:
             logger.warning("checkpoint left out: %s", error)
             errors.append(error)
@@ -151,7 +151,7 @@ class _Sizes:
 
     def __iter__(self) -> Iterator[ArraySource]:
         for name, shape, dtype, pieces in self._arrays:
-            self.nbytes += array_record_nbytes(self._where, name, shape, dtype)
+            self.nbytes += count_array_bytes(self._where, name, shape, dtype)
             yield name, shape, dtype, pieces
 
     def count_rest(self) -> str:
@@ -250,7 +250,7 @@ def _remove_older(directory: Path, step: int, keep: int) -> None:
     earlier = sorted(other for other in _list_steps(directory) if other <= step)
     for old in earlier[:-keep]:
         try:
-            checkpoint_path(directory, old).unlink(missing_ok=True)
+            name_checkpoint(directory, old).unlink(missing_ok=True)
         except OSError as error:
             logger.warning("an old checkpoint could not be removed: %s", error)
 
@@ -264,7 +264,7 @@ def _list_steps(directory: Path) -> list[int]:
         raise CheckpointError(str(directory), "a directory to read", error.strerror or str(error)) from error
     steps = [int(found[1]) for found in map(_NAME.fullmatch, names) if found]
     # A name with more zeros than we write is someone else's: the step would be looked for under our name.
-    return [step for step in set(steps) if checkpoint_path(directory, step).name in names]
+    return [step for step in set(steps) if name_checkpoint(directory, step).name in names]
 
 
 def _flush_directory(directory: Path) -> None:

@@ -32,6 +32,6 @@ KINDS = "biufc"
 """The kinds of dtype that a file can hold; nothing that needs pickling."""
 
 
-def new_digest(data: bytes | memoryview = b"") -> blake2b:
+def make_digest(data: bytes | memoryview = b"") -> blake2b:
     """Return a BLAKE2b-256 hash of `data`, to be carried on or read."""
     return blake2b(data, digest_size=DIGEST)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...memory.errors import CheckpointError
-from .format import ARRAY, DIGEST, END, KINDS, MAGIC, PREAMBLE, RECORD, TAIL, VERSION, new_digest
+from .format import ARRAY, DIGEST, END, KINDS, MAGIC, PREAMBLE, RECORD, TAIL, VERSION, make_digest
 
 _LARGEST_DESCRIPTION = 2**20
 _CHUNK = 2**20
@@ -84,7 +84,7 @@ class Checkpoint:
             reader = _Reader(file, self.path, entry.offset)
             view = target.reshape(-1).view(np.uint8).data
             reader.fill(view, where)
-            if new_digest(view).digest() != entry.digest:
+            if make_digest(view).digest() != entry.digest:
                 raise make_damage_error(self.path, f"the stored digest of array {name!r}", "another one")
 
     def chunks(self, name: str, nbytes: int = _CHUNK) -> Iterator[bytes]:
@@ -96,7 +96,7 @@ class Checkpoint:
         entry = self._entry(name)
         with _open_file(self.path) as file:
             reader = _Reader(file, self.path, entry.offset)
-            digest = new_digest()
+            digest = make_digest()
             for piece in reader.pieces(entry.nbytes, f"array {name!r}", nbytes):
                 digest.update(piece)
                 yield piece
@@ -115,7 +115,7 @@ class Checkpoint:
             raise CheckpointError(where, f"{sum(rows)} rows", f"shape {entry.shape} in the file")
         with _open_file(self.path) as file:
             reader = _Reader(file, self.path, entry.offset)
-            digest = new_digest()
+            digest = make_digest()
             for count in rows:
                 piece = np.empty((count, *entry.shape[1:]), entry.dtype)
                 view = piece.reshape(-1).view(np.uint8).data
@@ -172,7 +172,7 @@ class _Reader:
         self.path = path
         self.position = position
         self.size = os.fstat(file.fileno()).st_size
-        self.chain = new_digest()
+        self.chain = make_digest()
         file.seek(position)
 
     def require(self, nbytes: int, what: str) -> None:
@@ -218,7 +218,7 @@ class _Reader:
 
     def part(self, nbytes: int, what: str, before: bytes = b"") -> bytes:
         data = before + self.take(nbytes, what)
-        self.check(new_digest(data).digest(), what)
+        self.check(make_digest(data).digest(), what)
         return data
 
 
@@ -259,12 +259,12 @@ def _read_record(reader: _Reader, index: int, verify: bool) -> ArrayEntry | None
     description = reader.part(length, what, start)[RECORD.size :]
     fields = _parse(reader.path, description, {"name": str, "shape": list, "dtype": str, "nbytes": int}, what)
     name, shape, dtype, nbytes = (fields[key] for key in ("name", "shape", "dtype", "nbytes"))
-    if _nbytes(shape, dtype) != nbytes:
+    if _count_bytes(shape, dtype) != nbytes:
         raise make_damage_error(reader.path, f"{what} to hold {dtype} {shape}", f"{nbytes} bytes")
     offset = reader.position
     stored_as = f"array {name!r}"
     if verify:
-        digest = new_digest()
+        digest = make_digest()
         for piece in reader.pieces(nbytes, stored_as):
             digest.update(piece)
         reader.check(found := digest.digest(), stored_as)
@@ -297,7 +297,7 @@ def _parse(path: Path, data: bytes, kinds: Mapping[str, type], what: str) -> dic
     return fields
 
 
-def _nbytes(shape: list[Any], dtype: str) -> int | None:
+def _count_bytes(shape: list[Any], dtype: str) -> int | None:
     """Return the bytes of an array; None where shape or dtype make no sense."""
     if any(type(size) is not int or size < 0 for size in shape):
         return None

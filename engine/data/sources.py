@@ -163,9 +163,9 @@ class ArrayDataset:
             DataError: `first_batch` lies beyond the end of the epoch.
         """
         check_first_batch("ArrayDataset", number, first_batch, self.batches_per_epoch)
-        return self._batches(number, first_batch)
+        return self._draw_batches(number, first_batch)
 
-    def _batches(self, number: int, first_batch: int) -> Iterator[Batch]:
+    def _draw_batches(self, number: int, first_batch: int) -> Iterator[Batch]:
         order = draw_order(len(self.images), self.seed, Use.SHUFFLE, number) if self.shuffle else None
         for position in range(first_batch, self.batches_per_epoch):
             part = slice(position * self.batch, (position + 1) * self.batch)
@@ -191,7 +191,7 @@ class FromIterable:
     def __init__(self, pairs: Iterable[Batch] | Callable[[], Iterable[Batch]]) -> None:
         if not isinstance(pairs, Iterable) and not callable(pairs):
             raise DataError(
-                "data", "an iterable of (images, labels) pairs, or a callable that returns one", _kind(pairs)
+                "data", "an iterable of (images, labels) pairs, or a callable that returns one", _name_kind(pairs)
             )
         self._pairs = pairs
         self._started = False
@@ -212,7 +212,7 @@ class FromIterable:
         require_count("first_batch", first_batch, 0)
         pairs = self._pairs if isinstance(self._pairs, Iterable) else self._pairs()
         if not isinstance(pairs, Iterable):
-            raise DataError("data", "a callable that returns an iterable of (images, labels) pairs", _kind(pairs))
+            raise DataError("data", "a callable that returns an iterable of (images, labels) pairs", _name_kind(pairs))
         if isinstance(pairs, Iterator) and isinstance(self._pairs, Iterable):
             if self._started:
                 raise DataError(
@@ -246,7 +246,7 @@ def _draw_pairs(pairs: Iterable[object], number: int, first_batch: int) -> Gener
 def _as_pair(pair: object, number: int, position: int) -> Batch:
     if isinstance(pair, (tuple, list)) and len(pair) == 2:
         return pair[0], pair[1]
-    shown = f"{len(pair)} values" if isinstance(pair, (tuple, list)) else _kind(pair)
+    shown = f"{len(pair)} values" if isinstance(pair, (tuple, list)) else _name_kind(pair)
     hint = (
         "Give an iterable of pairs, or ArrayDataset(images, labels, batch) for two arrays."
         if isinstance(pair, np.ndarray)
@@ -257,12 +257,12 @@ def _as_pair(pair: object, number: int, position: int) -> Batch:
 
 def _check_array(where: str, array: object) -> None:
     if not isinstance(array, np.ndarray):
-        raise DataError(where, "a numpy array", _kind(array), "Convert it once with numpy.asarray.")
+        raise DataError(where, "a numpy array", _name_kind(array), "Convert it once with numpy.asarray.")
     if isinstance(array, np.ma.MaskedArray):
         raise DataError(where, "a numpy array without a mask", "a masked array", "Fill the gaps: array.filled(value).")
     if array.ndim == 0:
         raise DataError(where, "an array whose first axis counts the samples", "a single value")
 
 
-def _kind(value: object) -> str:
+def _name_kind(value: object) -> str:
     return f"a {type(value).__name__}"

@@ -73,17 +73,17 @@ class Synthetic:
             DataError: `first_batch` lies beyond the end of the epoch.
         """
         check_first_batch("Synthetic", number, first_batch, self.batches)
-        return (self._batch(number, position) for position in range(first_batch, self.batches))
+        return (self._make_batch(number, position) for position in range(first_batch, self.batches))
 
-    def _batch(self, number: int, position: int) -> Batch:
+    def _make_batch(self, number: int, position: int) -> Batch:
         rng = np.random.Generator(make_random_stream(self.seed, Use.SYNTHETIC, number, position))
         labels = rng.integers(self.classes, size=self.batch, dtype=np.int64)
         images = rng.standard_normal((self.batch, *self.shape), dtype=np.float32)
         for image, label in zip(images, labels, strict=True):
-            image += self._template(int(label))
+            image += self._make_template(int(label))
         return images, labels
 
-    def _template(self, label: int) -> npt.NDArray[np.float32]:
+    def _make_template(self, label: int) -> npt.NDArray[np.float32]:
         rng = np.random.Generator(make_random_stream(self.seed, Use.TEMPLATE, index=label))
         angle = np.full((1,) * len(self.shape), rng.uniform(0, 2 * np.pi), dtype=np.float32)
         for axis, size in enumerate(self.shape):

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
-from bathyal.engine.checkpoints.folder import checkpoint_path, find_newest, prepare, read_checkpoint, save
+from bathyal.engine.checkpoints.folder import find_newest, name_checkpoint, prepare, read_checkpoint, save
 from bathyal.memory.errors import CheckpointError, ConfigError
 
 HEADER = {"graph": "3f2a", "seed": 2**64 - 1, "kernels": {"conv1": "jit:avx512"}, "threads": 2, "position": [3, 17]}
@@ -230,7 +230,7 @@ class TestDamage:
         return start + blake2b(start, digest_size=32).digest()
 
     def test_a_newer_version_is_named(self, tmp_path):
-        path = checkpoint_path(tmp_path, 1)
+        path = name_checkpoint(tmp_path, 1)
         path.write_bytes(self.preamble(version=2) + b"of another layout")
         with pytest.raises(CheckpointError, match=r"expected version 1, got version 2.*upgrade"):
             read_checkpoint(path)
@@ -322,7 +322,7 @@ class TestNewest:
 
     def test_all_damaged(self, tmp_path):
         small(tmp_path).write_bytes(b"")
-        checkpoint_path(tmp_path, 2).mkdir()
+        name_checkpoint(tmp_path, 2).mkdir()
         checkpoint, errors = find_newest(tmp_path)
         assert checkpoint is None and len(errors) == 2
 
@@ -347,7 +347,7 @@ class TestKeep:
         small(tmp_path, 1)
         save(tmp_path, 1, {"seed": 2}, [])
         assert self.kept(tmp_path) == [1]
-        assert read_checkpoint(checkpoint_path(tmp_path, 1)).header == {"seed": 2}
+        assert read_checkpoint(name_checkpoint(tmp_path, 1)).header == {"seed": 2}
 
     def test_later_steps_do_not_push_out_whole_ones(self, tmp_path):
         small(tmp_path, 1)
@@ -438,7 +438,7 @@ class TestStorageFaults:
             save(tmp_path, **self.big(2))
         monkeypatch.undo()
         whole = save(tmp_path / "elsewhere", **self.big(2)).stat().st_size
-        assert caught.value.where == str(checkpoint_path(tmp_path, 2))
+        assert caught.value.where == str(name_checkpoint(tmp_path, 2))
         assert f"({whole} bytes)" in caught.value.expected and "bytes) free" in caught.value.actual
         assert temporaries(tmp_path) == []
         assert find_newest(tmp_path)[0].step == 1
@@ -458,7 +458,7 @@ class TestStorageFaults:
         with pytest.raises(CheckpointError, match="Input/output error"):
             small(tmp_path, 2, keep=1)
         assert temporaries(tmp_path) == []
-        assert read_checkpoint(checkpoint_path(tmp_path, 1)).step == 1
+        assert read_checkpoint(name_checkpoint(tmp_path, 1)).step == 1
 
     def test_a_directory_that_is_a_file(self, tmp_path):
         (tmp_path / "file").touch()
@@ -466,7 +466,7 @@ class TestStorageFaults:
             small(tmp_path / "file")
 
     def test_a_checkpoint_that_is_a_directory(self, tmp_path):
-        (checkpoint_path(tmp_path, 1) / "inside").mkdir(parents=True)
+        (name_checkpoint(tmp_path, 1) / "inside").mkdir(parents=True)
         with pytest.raises(CheckpointError, match="Is a directory"):
             small(tmp_path, 1)
         assert temporaries(tmp_path) == []
