@@ -37,7 +37,7 @@ from ..models.resnet import depth
 from ..options.deep import add_deep_arguments, build_network, make_training_options
 from ..options.limit import read_limit
 from ..options.network import choose
-from ..options.settings import write_setting_arguments
+from ..options.settings import require_computing, write_setting_arguments
 
 SUMMARY = "find the deepest network that trains within a limit on memory"
 STARTS = {OURS: 1600, "torch": 120, "torch-checkpoint": 360}
@@ -100,6 +100,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--within", "a number between 0 and 1", str(options.within))
     if options.plan_only and options.side != OURS:
         raise ConfigError("--plan-only", f"--side {OURS}", repr(options.side), "PyTorch has no plan: it has to try.")
+    if not options.plan_only:
+        require_computing(options)
 
 
 def _list_blocks(options: argparse.Namespace, n3: int) -> tuple[int, int, int, int]:

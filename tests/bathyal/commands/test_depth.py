@@ -97,6 +97,7 @@ def test_pytorch_is_searched_by_real_steps(capfd, monkeypatch):
         (["--limit", "much"], "--limit: expected"),
         (["--limit", ""], "--limit: expected"),
         (["--within", "2"], "--within: expected"),
+        (["--device", "null"], "--device: expected one that computes"),
         (["--most-seconds", "0"], "--most-seconds: expected"),
         (["--plan-only", "--side", "torch"], "--plan-only: expected"),
         (["--memory", "much"], "expected a positive number of bytes"),
