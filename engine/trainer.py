@@ -85,10 +85,9 @@ class Trainer:
         """
         if backend is not None:
             choices["device"] = take_earlier_name(backend, choices.get("device"))
-        settings = Settings(input_shape=input_shape, **choices)
         self._store(
             network,
-            settings,
+            Settings(input_shape=input_shape, **choices),
             learning_rate=learning_rate,
             cache=cache,
             progress=progress,
