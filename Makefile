@@ -35,7 +35,7 @@ train: $(VENV)/.examples  ## train a small ResNet on handwritten digits within 4
 	$(BIN)/bathyal train small_resnet --data digits --batch 64 --memory '4 MiB' --epochs 20 --lr 0.1 --schedule cosine
 
 resnet2500: $(VENV)/.examples  ## train a network of 2,498 layers; as root within 1 GiB that the kernel enforces
-	$(BIN)/python -m bathyal.resnet2500 $(if $(filter 0,$(shell id -u)),--limit '1 GiB')
+	$(BIN)/bathyal resnet2500 $(if $(filter 0,$(shell id -u)),--limit '1 GiB')
 
 test: $(VENV)/.test  ## run the tests, but for those of the CUDA libraries
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not cuda'

@@ -6,6 +6,7 @@ from .engine.openmp import wait_passively
 wait_passively()
 
 from . import layers, models
+from .engine.backends.registry import BackendOptions, register_backend, unregister_backend
 from .engine.data.image_folder import ImageFolder
 from .engine.data.sources import ArrayDataset, FromIterable, Source
 from .engine.data.synthetic import Synthetic, digits
@@ -60,6 +61,7 @@ __all__ = [
     "Add",
     "ArrayDataset",
     "AvgPool2d",
+    "BackendOptions",
     "BatchNorm2d",
     "BathyalError",
     "Branches",
@@ -106,4 +108,6 @@ __all__ = [
     "layers",
     "models",
     "parse_size",
+    "register_backend",
+    "unregister_backend",
 ]

@@ -22,7 +22,7 @@ def main() -> int:
     asked.add_argument("model", nargs="?", default="resnet152")
     name = asked.parse_args().model
     feeds = (np.zeros(SHAPE, np.float32), np.zeros(1, np.int64))
-    with bt.Trainer(build_model(name), SHAPE, backend="null", costs="analytic", memory="4 GiB") as trainer:
+    with bt.Trainer(build_model(name), SHAPE, device="null", costs="analytic", memory="4 GiB") as trainer:
         trainer.train_step(*feeds)
         seconds = [trainer.train_step(*feeds).seconds for _ in tqdm.trange(STEPS, leave=False, disable=None)]
         steps = len(trainer.plan.steps)

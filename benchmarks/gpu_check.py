@@ -82,7 +82,7 @@ def pytorch(options):
     """The same networks without dropout, which draws other numbers there, beside PyTorch on the same GPU."""
     import numpy as np
 
-    from bathyal.comparison.side import without_dropout
+    from bathyal.comparison.side import remove_dropout
     from bathyal.comparison.torch_step import TorchStep
     from bathyal.engine.backends.cuda.gpu_library import cuda_backend
     from bathyal.layers import forward_graph
@@ -102,7 +102,7 @@ def pytorch(options):
 
     backend, distances, kinds = cuda_backend(), [], set()
     for seed in range(options.networks):
-        network = without_dropout(random_network(seed))
+        network = remove_dropout(random_network(seed))
         case = problem(seed, backend, network=network)
         losses, _, weights, _ = run_on_own_device(case, make_plan(case, "liveness", PLENTY), backend)
         peer = TorchStep(
@@ -123,7 +123,7 @@ def trainer(options, model, batch, memory, **choices):
     import bathyal as bt
     from bathyal.models.registry import build_model
 
-    choices = {"backend": "cuda", "math": options.math, **choices}
+    choices = {"device": "cuda", "math": options.math, **choices}
     shape = (batch, 3, options.image, options.image)
 
     def open_trainer(nbytes):
@@ -282,7 +282,7 @@ def depth(options):
             shape,
             optimizer=bt.SGD(0.01, momentum=0.9),
             memory="12 GiB",
-            backend="cuda",
+            device="cuda",
             math=options.math,
             costs="analytic",
             strategy="stream",

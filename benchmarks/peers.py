@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bathyal.cli import parser
-from bathyal.commands.compare import row, sides, take_steps
+from bathyal.cli import make_parser
+from bathyal.commands.compare import open_sides, summarize_side, take_steps
 from bathyal.comparison.process import read_libraries
-from bathyal.comparison.side import OURS, without_dropout
-from bathyal.engine.session import Planned, Session
+from bathyal.comparison.side import OURS, remove_dropout
+from bathyal.engine.programs import Planned
+from bathyal.engine.session import open_session
 from bathyal.layers.graph import Op
 from bathyal.layers.kinds import KINDS
 from bathyal.options.network import NetworkChoice, choose
@@ -58,7 +59,7 @@ def main() -> int:
     seconds, choices = {}, {}
     for model in options.models:
         arguments = ["compare", model, *size, "--threads", str(options.threads), "--steps", str(steps)]
-        command = parser().parse_args([*arguments, "--against", ",".join(PEERS)])
+        command = make_parser().parse_args([*arguments, "--against", ",".join(PEERS)])
         choices[model] = choose(command)
         seconds[model] = compare(model, command, choices[model], "" if options.quick else "<= {:.2f}")
     if "resnet50" in choices and not options.quick:
@@ -79,9 +80,9 @@ def main() -> int:
 
 def compare(model: str, command: argparse.Namespace, choice: NetworkChoice, target: str) -> float | None:
     """Run and print one network; return our seconds per step."""
-    with sides([OURS, *PEERS], command) as (opened, conditions):
+    with open_sides([OURS, *PEERS], command, choice.settings) as (opened, conditions):
         take_steps(opened, command.steps, conditions.interleaved)
-    rows = [row(side, opened[0], choice) for side in opened]
+    rows = [summarize_side(side, opened[0], choice) for side in opened]
     worst = max((r["ratio"] for r in rows[1:] if r["ratio"]), default=None)
     for r in rows:
         if r["seconds_per_step"] is None:
@@ -101,14 +102,15 @@ def compare_limited(options: argparse.Namespace, free: float | None) -> None:
     for memory, limit, peer in LIMITED:
         arguments = ["compare", "resnet50", "--batch", "8", "--threads", str(options.threads), "--memory", memory]
         arguments += ["--steps", str(options.steps), "--limit", limit, "--against", peer]
-        command = parser().parse_args(arguments)
-        with sides([OURS, peer], command) as (opened, conditions):
+        command = make_parser().parse_args(arguments)
+        choice = choose(command)
+        with open_sides([OURS, peer], command, choice.settings) as (opened, conditions):
             if not conditions.enforced:
                 print(f"not enforced: {conditions.reason}")
                 return
             read_libraries()
             take_steps(opened, command.steps, conditions.interleaved)
-        for r in [row(side, opened[0], choose(command)) for side in opened]:
+        for r in [summarize_side(side, opened[0], choice) for side in opened]:
             seconds = r["seconds_per_step"]
             if not r["fits"] or seconds is None:
                 print(f"{limit:>22}  {r['side']:<18}does not fit: {r['message']}")
@@ -124,11 +126,8 @@ def compare_limited(options: argparse.Namespace, free: float | None) -> None:
 
 def by_kind(model: str, choice: NetworkChoice, measured: float | None, peak: float) -> None:
     """Print what each kind of operation takes in our plan, and the rate of arithmetic."""
-    session = Session(without_dropout(choice.network), choice.settings, progress=sys.stderr.isatty())
-    try:
+    with open_session(remove_dropout(choice.network), choice.settings, progress=sys.stderr.isatty()) as session:
         planned = session.training
-    finally:
-        session.close()
     graph, total = planned.graph, 0.0
     took: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     first = next(op.id for op in graph.ops if op.kind == "conv2d")

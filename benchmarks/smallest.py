@@ -12,7 +12,8 @@ import argparse
 import sys
 import time
 
-from bathyal.engine.session import Mode, problem_without_memory
+from bathyal.engine.planning.alone import make_problem_without_memory
+from bathyal.engine.programs import Mode
 from bathyal.engine.settings import Settings
 from bathyal.layers import SGD
 from bathyal.layers.graph import Graph, Op
@@ -49,9 +50,14 @@ def main() -> int:
         entry = MODELS[name]
         shape = (options.batch, entry.channels, entry.image_side, entry.image_side)
         settings = Settings(
-            shape, SGD(0.1, momentum=0.9), strategy="stream", backend="null", costs="analytic", link="1 GB"
+            input_shape=shape,
+            optimizer=SGD(0.1, momentum=0.9),
+            strategy="stream",
+            device="null",
+            costs="analytic",
+            link="1 GB",
         )
-        problem, _ = problem_without_memory(build_model(name), settings, Mode.TRAINING)
+        problem, _ = make_problem_without_memory(build_model(name), settings, Mode.TRAINING)
         graph = problem.graph
         largest = max(operands(graph, op) for op in graph.ops)
         in_place = max(operands(graph, op) - inplace_bytes(graph, op) for op in graph.ops)

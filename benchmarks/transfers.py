@@ -21,7 +21,8 @@ import numpy as np
 from tqdm import trange
 
 import bathyal as bt
-from bathyal.engine.session import Mode, problem_without_memory
+from bathyal.engine.planning.alone import make_problem_without_memory
+from bathyal.engine.programs import Mode
 from bathyal.engine.settings import Settings
 from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import build_model
@@ -56,7 +57,8 @@ def measure(case: str, options: argparse.Namespace) -> None:
     shape = (int(batch), 3, *((64, 64) if options.quick else (224, 224)))
     steps = 2 if options.quick else options.steps
     optimizer = bt.SGD(0.01, momentum=0.9)
-    problem, _ = problem_without_memory(build_model(model), Settings(shape, optimizer), Mode.TRAINING)
+    settings = Settings(input_shape=shape, optimizer=optimizer)
+    problem, _ = make_problem_without_memory(build_model(model), settings, Mode.TRAINING)
     state, whole = problem.state.nbytes, StrategyPlanner(problem, "liveness").least_bytes
     memory = state + int(options.share * (whole - state))
     rng = np.random.default_rng(0)

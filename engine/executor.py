@@ -33,7 +33,7 @@ LEAST_CHUNK = 32
 """Steps of a plan between two reports, at least."""
 
 
-def _nobody(done: int, total: int) -> None:
+def _tell_nobody(done: int, total: int) -> None:
     """Tell nobody how far a step is."""
 
 
@@ -55,7 +55,7 @@ class Executor:
         self._launches: list[Callable[[], None]] = []
         # A bound method is an object each time it is named: tens of thousands of steps share these.
         self._compute, self._offload, self._fetch = device.compute.launch, device.offload, device.fetch
-        self._begin, self._end, self._touched = self._transfer, self._wait, self._accesses
+        self._begin, self._end, self._touched = self._transfer, self._wait, self._list_accesses
         self._under_way: dict[int, Any] = {}
         self._fed: dict[str, int] = {}
         self._outputs: dict[str, tuple[int, Array]] = {}
@@ -83,22 +83,22 @@ class Executor:
                 self._fed[tensor.name] = number
             if tensor.id in graph.outputs and i.death == last:
                 self._outputs[tensor.name] = (number, np.empty(tensor.nbytes, np.uint8))
-        self._launches = [self._launch(position, step) for position, step in enumerate(self.plan.steps)]
+        self._launches = [self._make_launch(position, step) for position, step in enumerate(self.plan.steps)]
         self.high_water_bytes = arena.high_water_bytes
 
-    def _launch(self, position: int, step: Step) -> Callable[[], None]:
-        """What a run calls for a step."""
+    def _make_launch(self, position: int, step: Step) -> Callable[[], None]:
+        """Make what a run calls for a step."""
         match step:
             case Run():
-                return partial(self._compute, self._work(step))
+                return partial(self._compute, self._make_work(step))
             case Offload() | Fetch():
-                return partial(self._begin, position, *self._copying(step))
+                return partial(self._begin, position, *self._find_copy(step))
             case Wait():
                 return partial(self._end, step.transfer)
             case _:
                 unreachable(step)
 
-    def _copying(self, step: Offload | Fetch) -> tuple[Queue, Callable[[], None]]:
+    def _find_copy(self, step: Offload | Fetch) -> tuple[Queue, Callable[[], None]]:
         device, tier = self._device, self._tier
         assert tier is not None, "a plan with transfers has a tier"
         instance, copy = self.plan.instances[step.instance], self.plan.copies[step.copy]
@@ -119,7 +119,7 @@ class Executor:
         self._device.compute.wait(self._under_way.pop(transfer))
         self.waited_seconds += time.perf_counter() - begin
 
-    def _work(self, step: Run) -> Work:
+    def _make_work(self, step: Run) -> Work:
         op = self._graph.ops[step.op]
         for number in (*step.inputs, *step.outputs, *([step.workspace] if step.workspace != NO_INSTANCE else [])):
             self._device.arena.claim(self.plan.instances[number].address, self.plan.instances[number].nbytes)
@@ -128,16 +128,16 @@ class Executor:
         addresses = (*(self.plan.instances[n].address for n in (*step.inputs, *step.outputs)), workspace)
         return Work(op.name, partial(launch, addresses), partial(self._touched, step))
 
-    def _accesses(self, step: Run) -> Accesses:
+    def _list_accesses(self, step: Run) -> Accesses:
         op = self._graph.ops[step.op]
         kept = KINDS[op.kind].kept if step.recompute else ()
         reads = [*step.inputs, *(step.outputs[i] for i in kept)]
         writes = [n for i, n in enumerate(step.outputs) if i not in kept]
         writes += [n for n, t in zip(step.inputs, op.inputs, strict=True) if t in op.updates]
         writes += [step.workspace] if step.workspace != NO_INSTANCE else []
-        return Accesses(tuple(map(self._range, reads)), tuple(map(self._range, writes)))
+        return Accesses(tuple(map(self._find_range, reads)), tuple(map(self._find_range, writes)))
 
-    def _range(self, instance: int) -> tuple[int, int]:
+    def _find_range(self, instance: int) -> tuple[int, int]:
         i = self.plan.instances[instance]
         return i.address, i.address + i.nbytes
 
@@ -149,7 +149,7 @@ class Executor:
                 left out.
             watch: told how many steps of the plan are done, of how many.
         """
-        watch = watch or _nobody
+        watch = watch or _tell_nobody
         device, graph = self._device, self._graph
         if self._done is not None:
             device.inward.wait(self._done)
@@ -176,7 +176,7 @@ class Executor:
             for name, (number, buffer) in self._outputs.items()
         }
 
-    def _launch_all(self, watch: Watch = _nobody) -> None:
+    def _launch_all(self, watch: Watch = _tell_nobody) -> None:
         steps = len(self._launches)
         chunk = max(steps // REPORTS, LEAST_CHUNK)
         for first in range(0, steps, chunk):

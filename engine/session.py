@@ -9,176 +9,103 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..layers.builder import Layer, forward_graph
-from ..layers.graph import Graph
-from ..layers.modes import evaluation_graph, prediction_graph, training_graph
-from ..layers.slabs import split_large
+from ..layers.builder import Layer
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
-from ..memory.sizes import format_size, format_size_exact, parse_size
+from ..memory.sizes import format_size, format_size_exact
 from ..memory.tiers.tier import Tier
 from ..memory.tiers.timed import Traffic
-from ..scheduler.layout.kernels import Kernels
 from ..scheduler.layout.problem import Problem
-from ..scheduler.plan.costs import CostTable
-from ..scheduler.plan.explain import explain
-from ..scheduler.plan.link import parse_link
 from ..scheduler.plan.state_layout import StateLayout, infer_layout, lay_out_state
 from ..scheduler.plan.steps import Plan
 from ..scheduler.plan.verify import verify
 from ..scheduler.planner import make_plan
-from ..scheduler.strategies.names import parse_strategy
 from .backends.backend import Backend
 from .executor import Executor
-from .planning.background_load import Load
+from .planning.background_load import BackgroundLoad
 from .planning.lowering import lower
-from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_match, save_plan
+from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_plan_fits
 from .planning.profile import estimate, measure
 from .planning.spill import Spill
-from .planning.timing_cache import cache_folder
-from .settings import AUTO, Settings, usable_cores
+from .planning.timing_cache import find_cache_folder
+from .programs import Mode, Planned, make_mode_graph, name_program, restrict_kernels
+from .settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
-class Mode(str, Enum):
-    """What a program computes."""
+def open_session(
+    network: Layer,
+    settings: Settings,
+    *,
+    cache: Path | None = None,
+    progress: bool = False,
+    plan_file: Path | None = None,
+    make_tier: Callable[[int], Tier] | None = None,
+) -> Session:
+    """Make the backend and a session on it; no memory is taken before a program is asked for.
 
-    TRAINING = "training"
-    EVALUATION = "evaluation"
-    PREDICTION = "prediction"
+    Args:
+        network: its layers.
+        settings: the choices of the run.
+        cache: folder of measured seconds and rates; None takes `find_cache_folder()`.
+        progress: whether a bar is shown while kernels are timed.
+        plan_file: a saved plan for full batches; None plans.
+        make_tier: gives a place outside the arena of so many bytes; None takes the spill folder's, or a GPU's own.
 
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan with what it was made from.
-
-    Attributes:
-        graph: lowered.
-        costs: kernels and seconds.
-        plan: verified.
-        planning_seconds: time that planning took.
-        surroundings: what the kernels belong to.
+    Raises:
+        DeviceError: the backend's library is missing.
     """
-
-    graph: Graph
-    costs: CostTable
-    plan: Plan
-    planning_seconds: float
-    surroundings: Surroundings
-
-    def explain(self) -> str:
-        """The plan in words and tables."""
-        return explain(self.plan, self.graph, self.costs)
-
-    def save(self, path: Path) -> None:
-        """Write the plan to a file; see `plan_file.save_plan`."""
-        save_plan(path, self.plan, self.graph, self.surroundings, self.kernel_names)
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        """Name of the kernel that each operation uses, by operation id."""
-        chosen = {step.op: step.kernel for step in self.plan.runs}
-        return tuple(self.costs.kernels[op.id][chosen[op.id]].name for op in self.graph.ops)
-
-
-def mode_graph(network: Layer, settings: Settings, mode: Mode, batch: int) -> Graph:
-    """The graph of one mode for `batch` images, not lowered; its large parameters are slabs."""
-    forward = split_large(forward_graph(network, (batch, *settings.input_shape[1:]), settings.dtype))
-    if mode is Mode.TRAINING:
-        return training_graph(forward, settings.optimizer)
-    return evaluation_graph(forward) if mode is Mode.EVALUATION else prediction_graph(forward)
-
-
-def only_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTable | None:
-    """The table with the named kernel alone for each operation, or None where a name is unknown."""
-    if len(names) != len(graph.ops):
-        return None
-    rows = []
-    for row, name in zip(costs.kernels, names, strict=True):
-        # Indices must stay those of the backend: the others are priced out, not removed.
-        if name not in [k.name for k in row]:
-            return None
-        rows.append(
-            tuple(k if k.name == name else replace(k, seconds=float("inf"), workspace_bytes=2**62) for k in row)
-        )
-    return replace(costs, kernels=tuple(rows))
-
-
-def problem_without_memory(
-    network: Layer, settings: Settings, mode: Mode = Mode.TRAINING
-) -> tuple[Problem, Surroundings]:
-    """What there is to plan, by analytic costs and without an arena: networks of any size."""
-    backend = settings.make_backend()
-    threads = settings.threads or usable_cores()
-    # A kernel's workspace may depend on the number of threads.
-    with threadpool_limits(threads):
-        surroundings = Surroundings(backend.name, backend.version(), threads)
-        graph = lower(mode_graph(network, settings, mode, settings.input_shape[0]), backend)
-        costs = estimate(graph, backend)
-    if settings.link is not None:
-        costs = replace(costs, link=parse_link(settings.link))
-    most = settings.most_outside_bytes
-    problem = Problem(graph, costs, Kernels(settings.kernels), lay_out_state(graph), most_outside_bytes=most)
-    return problem, surroundings
-
-
-def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, mode: Mode = Mode.TRAINING) -> Planned:
-    """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
-    begin = time.perf_counter()
-    problem, surroundings = problem_without_memory(network, settings, mode)
-    plan = make_plan(problem, settings.strategy, budget_bytes)
-    return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, surroundings)
-
-
-def plan_alone(network: Layer, settings: Settings, budget_bytes: int, *, progress: bool = False) -> Planned:
-    """Plan a training step as a session does, timing kernels and disk where that is asked for, but bind nothing."""
-    session = Session(network, settings, progress=progress)
-    try:
-        problem = session.problem
-        here = Surroundings(session.backend.name, session.backend.version(), session.threads)
-    finally:
-        session.close()
-    begin = time.perf_counter()
-    plan = make_plan(problem, settings.strategy, budget_bytes)
-    return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
+    cache = find_cache_folder() if cache is None else cache
+    spill = Spill(settings, cache, make_tier)
+    return Session(
+        network, settings, settings.make_backend(), spill, cache=cache, progress=progress, plan_file=plan_file
+    )
 
 
 class Session:
-    """Owns the arena; makes programs when they are first asked for."""
+    """Owns the arena; makes programs when they are first asked for.
+
+    Attributes:
+        network: its layers.
+        settings: the choices of the run.
+        backend: what computes.
+        threads: how many the backend uses.
+        known_kernels: by program, the kernels that a checkpoint was trained with, to be chosen again.
+    """
 
     def __init__(
         self,
         network: Layer,
         settings: Settings,
+        backend: Backend,
+        spill: Spill,
         *,
         cache: Path | None = None,
         progress: bool = False,
         plan_file: Path | None = None,
-        make_tier: Callable[[int], Tier] | None = None,
     ) -> None:
         self.network = network
         self.settings = settings
-        self.backend: Backend = settings.make_backend()
-        self.threads = settings.threads or usable_cores()
+        self.backend = backend
+        self.threads = settings.count_threads()
         self.known_kernels: dict[str, tuple[str, ...]] = {}
-        self._cache = cache or cache_folder()
+        self._cache = cache
         self._progress = progress
         self._plan_file = plan_file
         self._saved: SavedPlan | None = None
         self._device: Device | None = None
         self._programs: dict[tuple[Mode, int], tuple[Planned, Executor]] = {}
         self._limits: Any = None
-        self._spill = Spill(settings, self._cache, make_tier)
+        self._spill = spill
 
     @property
     def device(self) -> Device:
@@ -186,15 +113,14 @@ class Session:
 
         Raises:
             BudgetError: the budget is more than what is free.
-            ConfigError: the budget is not a size.
         """
         if self._device is None:
-            budget = self._budget()
+            budget = self._find_budget()
             self._limits = threadpool_limits(self.threads)
             self._device = self.backend.machine.open(budget)
         return self._device
 
-    def _budget(self) -> int:
+    def _find_budget(self) -> int:
         free = self.backend.machine.free_bytes()
         # Planning takes memory and time by the image: a batch that can never be must not get that far.
         batch_bytes = math.prod(self.settings.input_shape) * np.dtype(self.settings.dtype).itemsize
@@ -205,14 +131,11 @@ class Session:
                 f"{self.settings.input_shape}, {format_size_exact(batch_bytes)}",
                 "Give a smaller batch or smaller images.",
             )
-        saved, memory = self.saved_plan, self.settings.memory
-        if memory is None:
-            return (
-                self.backend.machine.default_budget() if saved is None else self._within(saved.plan.budget_bytes, free)
-            )
-        return self._within(parse_size(memory), free)
-
-    def _within(self, budget: int, free: int) -> int:
+        saved, budget = self.saved_plan, self.settings.memory
+        if budget is None:
+            if saved is None:
+                return self.backend.machine.default_budget()
+            budget = saved.plan.budget_bytes
         if budget > free:
             raise BudgetError(
                 "memory",
@@ -246,7 +169,7 @@ class Session:
     @property
     def tier(self) -> Tier | None:
         """The place outside the arena; None where nothing is there."""
-        return self._spill.opened
+        return self._spill.current_tier
 
     @property
     def traffic(self) -> Traffic:
@@ -254,16 +177,16 @@ class Session:
         return self._spill.traffic
 
     def program(self, mode: Mode, batch: int) -> tuple[Planned, Executor]:
-        """The plan and the bound executor of `mode` for `batch` images.
+        """Return the plan and the bound executor of `mode` for `batch` images, made when first asked for.
 
         Raises:
             BudgetError: no plan fits; names the smallest budget.
         """
         key = (mode, batch)
         if key not in self._programs:
-            planned = self._plan(mode, batch)
+            planned = self._make_plan(mode, batch)
             self.device.arena.commit(planned.plan.peak_bytes)
-            tier = self._spill.tier(planned.plan.outside_bytes, self.device)
+            tier = self._spill.open_tier(planned.plan.outside_bytes, self.device)
             executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
             executor.bind()
             self._programs[key] = (planned, executor)
@@ -272,11 +195,11 @@ class Session:
     @property
     def problem(self) -> Problem:
         """What there is to plan for the training step of a full batch; its kernels are timed if costs are measured."""
-        return self._problem(Mode.TRAINING, self.settings.input_shape[0])
+        return self._make_problem(Mode.TRAINING, self.settings.input_shape[0])
 
-    def _problem(self, mode: Mode, batch: int) -> Problem:
+    def _make_problem(self, mode: Mode, batch: int) -> Problem:
         device = self.device  # sets the number of threads, which a kernel's workspace may depend on
-        graph = lower(mode_graph(self.network, self.settings, mode, batch), self.backend)
+        graph = lower(make_mode_graph(self.network, self.settings, mode, batch), self.backend)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         # Once there is state in the arena, nothing may be timed there any more.
         if self.settings.costs == "measured" and not self._programs and training_batch:
@@ -292,33 +215,33 @@ class Session:
             costs = estimate(graph, self.backend)
         layout = lay_out_state(graph) if training_batch else self.state_layout
         saved = self.saved_plan
-        own = device.own_tier is not None and parse_strategy(self.settings.strategy).name == AUTO
-        spills = self.settings.spills or own or (saved is not None and saved.plan.outside_bytes)
+        own = device.own_tier is not None and self.settings.strategy.name == "auto"
+        spills = self.settings.may_spill or own or (saved is not None and saved.plan.outside_bytes)
         if spills and (mode is Mode.TRAINING or layout.outside):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
-            load = Load(graph, costs, self.backend, here)
-            costs = replace(costs, link=self._spill.link(device, load))
-        most = self._spill.most_bytes(device)
-        return Problem(graph, costs, Kernels(self.settings.kernels), layout, not training_batch, most)
+            load = BackgroundLoad(graph, costs, self.backend, here)
+            costs = replace(costs, link=self._spill.find_link(device, load))
+        most = self._spill.find_limit(device)
+        return Problem(graph, costs, self.settings.kernels, layout, not training_batch, most)
 
-    def _plan(self, mode: Mode, batch: int) -> Planned:
-        problem = self._problem(mode, batch)
+    def _make_plan(self, mode: Mode, batch: int) -> Planned:
+        problem = self._make_problem(mode, batch)
         begin = time.perf_counter()
-        strategy = self.settings.strategy if mode is Mode.TRAINING else "liveness"
+        strategy = str(self.settings.strategy) if mode is Mode.TRAINING else "liveness"
         here = Surroundings(self.backend.name, self.backend.version(), self.threads)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
-        plan = self._checked_saved_plan(problem, here) if training_batch else None
-        plan = plan or self._plan_with_known_kernels(problem, strategy, kernel_key(mode, batch))
+        plan = self._take_saved_plan(problem, here) if training_batch else None
+        plan = plan or self._plan_with_known_kernels(problem, strategy, name_program(mode, batch))
         plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
         return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
 
-    def _checked_saved_plan(self, problem: Problem, here: Surroundings) -> Plan | None:
+    def _take_saved_plan(self, problem: Problem, here: Surroundings) -> Plan | None:
         saved = self.saved_plan
         if saved is None or self._plan_file is None:
             return None
-        require_match(self._plan_file, saved, problem.graph, problem.costs, here, self.device.arena.nbytes)
+        require_plan_fits(self._plan_file, saved, problem.graph, problem.costs, here, self.device.arena.nbytes)
         verify(saved.plan, problem.graph, problem.costs, infer_layout(saved.plan, problem.graph))
-        known = self.known_kernels.get(kernel_key(Mode.TRAINING, self.settings.input_shape[0]))
+        known = self.known_kernels.get(name_program(Mode.TRAINING, self.settings.input_shape[0]))
         if known is not None and known != saved.kernels:
             logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")
         return saved.plan
@@ -326,7 +249,7 @@ class Session:
     def _plan_with_known_kernels(self, problem: Problem, strategy: str, key: str) -> Plan | None:
         if key not in self.known_kernels:
             return None
-        costs = only_kernels(problem.costs, problem.graph, self.known_kernels[key])
+        costs = restrict_kernels(problem.costs, problem.graph, self.known_kernels[key])
         if costs is None:
             logger.warning("the %s step has other kernels now than in the checkpoint: results may differ in bits", key)
             return None
@@ -336,10 +259,10 @@ class Session:
             logger.warning("the kernels of the checkpoint do not fit (%s): results may differ in bits", error)
             return None
 
-    def kernels(self) -> Mapping[str, tuple[str, ...]]:
-        """The kernels of every training program so far, to be chosen again when a run is resumed."""
+    def list_kernels(self) -> Mapping[str, tuple[str, ...]]:
+        """Return, by program, the kernels of every training program so far, to be chosen again when a run is resumed."""
         made = {
-            kernel_key(mode, batch): planned.kernel_names
+            name_program(mode, batch): planned.kernel_names
             for (mode, batch), (planned, _) in self._programs.items()
             if mode is Mode.TRAINING
         }
@@ -357,7 +280,8 @@ class Session:
             self._limits.restore_original_limits()
             self._limits = None
 
+    def __enter__(self) -> Session:
+        return self
 
-def kernel_key(mode: Mode, batch: int) -> str:
-    """Name of a program in a checkpoint."""
-    return f"{mode.value} {batch}"
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,55 +1,171 @@
-"""What a user may choose for a run, checked at once."""
+"""What a user may choose for a run: every choice is read once, when the settings are made, and stored as a value.
+
+A choice that makes no sense is refused here, by name, before memory is taken or a library loaded. Does not check what
+only the machine can tell: whether so many bytes are free, whether a folder can be written, whether a GPU is there.
+"""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from ..layers.builder import DTYPES
 from ..layers.optimizer import SGD
-from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
+from ..memory.errors import ConfigError, ShapeError, one_of
 from ..memory.sizes import parse_size
 from ..scheduler.layout.kernels import Kernels
-from ..scheduler.plan.link import parse_link
-from ..scheduler.strategies.names import MOVING, parse_strategy
+from ..scheduler.plan.link import Link, parse_link
+from ..scheduler.strategies.names import MOVING, StrategyName, parse_strategy
 from .backends.backend import Backend
-from .backends.cuda.gpu_library import cuda_backend
 from .backends.cuda.graphs import MATH
-from .backends.null import NullBackend
-from .backends.onednn import OneDnnBackend
-from .backends.reference import ReferenceBackend
+from .backends.registry import AUTO, BackendOptions, find_backend, make_backend
+from .data.sources import require_count
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-Maker = Callable[[str, bool], Backend]
-"""Makes a backend from the choices `math` and `cuda_graphs`; those of the host have one way to do either."""
-
-BACKENDS: Mapping[str, Maker] = MappingProxyType(
-    {
-        "cuda": cuda_backend,
-        "onednn": lambda math, graphs: OneDnnBackend(),
-        "reference": lambda math, graphs: ReferenceBackend(),
-        "null": lambda math, graphs: NullBackend(),
-    }
-)
-AUTO = "auto"
 COSTS = ("measured", "analytic")
 LARGEST_BATCH = 2**41
 """Values in a batch: 16 TiB of float64."""
+MOST_THREADS = 2**12
+LARGEST_SEED = 2**63 - 1
 
 
-def usable_cores() -> int:
-    """Processor cores that this process may run on."""
+class Choices(TypedDict, total=False):
+    """Keyword arguments of `Settings` and of `Trainer`: what each choice may be given as."""
+
+    optimizer: SGD | None
+    memory: int | str | None
+    strategy: str | StrategyName
+    kernels: str
+    device: str
+    dtype: str
+    seed: int
+    threads: int | None
+    costs: str
+    link: str | Link | None
+    spill_dir: str | os.PathLike[str] | None
+    spill_size: int | str | None
+    math: str
+    cuda_graphs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Choices of a run, read and checked.
+
+    Each may be given as `Choices` says, and is stored as the type of its attribute. One that is stored may be given
+    again, so that `dataclasses.replace` changes some and keeps the others.
+
+    Attributes:
+        input_shape: (N, C, H, W) of a full batch.
+        optimizer: what updates the parameters; plain SGD where None is given.
+        memory: the budget in bytes, given as a number or as text such as "400 MiB"; None takes 80 % of what is free.
+        strategy: what plans, given by its name.
+        kernels: "fit" takes the fastest that fits the free bytes, "fixed" the library's first, whatever the budget.
+        device: name of what computes; "auto" in float32 is a GPU where there is one, then oneDNN, else numpy.
+        dtype: "float32" or "float64".
+        seed: of first values, dropout and shuffling.
+        threads: of the backend; None takes all cores.
+        costs: "measured" times each kernel once, "analytic" estimates by arithmetic.
+        link: rates to and from the memory outside, given as `parse_link` reads them; None measures those of the spill
+            folder where tensors may be moved.
+        spill_dir: absolute path of the folder, on a disk, for the tensors that are moved out; None takes
+            `default_spill_folder`.
+        spill_size: the most bytes that are moved out at a time; None takes what the disk has free, or half of the host's
+            memory that is free, where a GPU moves them there.
+        math: how a GPU multiplies: "float32"; "tf32", with factors rounded to 10 bits of mantissa; "bf16", with images
+            in 16 bits, weights and statistics in 32.
+        cuda_graphs: whether a GPU's step is captured into a graph and launched as one.
+
+    Raises:
+        ShapeError: an input shape that is none.
+        ConfigError: any other choice that makes no sense.
+    """
+
+    input_shape: tuple[int, ...]
+    optimizer: SGD = SGD()
+    memory: int | None = None
+    strategy: StrategyName = StrategyName("auto")
+    kernels: Kernels = Kernels.FIT
+    device: str = AUTO
+    dtype: str = "float32"
+    seed: int = 0
+    threads: int | None = None
+    costs: str = "measured"
+    link: Link | None = None
+    spill_dir: Path | None = None
+    spill_size: int | None = None
+    math: str = "float32"
+    cuda_graphs: bool = True
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, input_shape: Sequence[int], **choices: Unpack[Choices]) -> None: ...
+
+    def __post_init__(self) -> None:
+        read = {
+            "input_shape": parse_shape(self.input_shape),
+            "optimizer": _parse_optimizer(self.optimizer),
+            "memory": None if self.memory is None else parse_size(self.memory),
+            "strategy": self.strategy if isinstance(self.strategy, StrategyName) else parse_strategy(self.strategy),
+            "kernels": Kernels(one_of("kernels", self.kernels, [k.value for k in Kernels])),
+            "device": self.device,
+            "dtype": one_of("dtype", self.dtype, DTYPES),
+            "seed": require_count("seed", self.seed, 0, LARGEST_SEED),
+            "threads": None if self.threads is None else require_count("threads", self.threads, 1, MOST_THREADS),
+            "costs": one_of("costs", self.costs, COSTS),
+            "link": self.link if self.link is None or isinstance(self.link, Link) else parse_link(self.link),
+            "spill_dir": None if self.spill_dir is None else _parse_folder("spill_dir", self.spill_dir),
+            "spill_size": None if self.spill_size is None else parse_size(self.spill_size, "spill_size"),
+            "math": _parse_math(self.math, self.device),
+            "cuda_graphs": _parse_switch("cuda_graphs", self.cuda_graphs),
+        }
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the device computes anything; the one that does not serves planning alone."""
+        return find_backend(self.device).computes
+
+    @property
+    def measures_costs(self) -> bool:
+        """Whether planning times kernels, for which it needs memory."""
+        return self.costs == "measured" and self.computes
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether tensors may be moved out: the strategy does so by its nature, or `auto` was told that it may."""
+        told = any(given is not None for given in (self.link, self.spill_dir, self.spill_size))
+        return self.strategy.name in MOVING or (self.strategy.name == "auto" and told)
+
+    def make_backend(self) -> Backend:
+        """Make the backend of `device`.
+
+        Raises:
+            DeviceError: its library is missing, but for "auto".
+        """
+        return make_backend(self.device, BackendOptions(self.dtype, self.math, self.cuda_graphs))
+
+    def count_threads(self) -> int:
+        """Return the number of threads of the backend: those asked for, else one for each usable core."""
+        return self.threads or count_usable_cores()
+
+
+def count_usable_cores() -> int:
+    """Count the processor cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def as_shape(value: object) -> tuple[int, ...]:
+def parse_shape(value: object) -> tuple[int, ...]:
     """Return a shape as a tuple of ints.
 
     Raises:
@@ -67,98 +183,53 @@ def as_shape(value: object) -> tuple[int, ...]:
     return shape
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Choices of a run.
+def parse_path(where: str, value: object, expected: str) -> Path:
+    """Return the name of a file or folder as a path.
 
-    Attributes:
-        input_shape: (N, C, H, W) of a full batch.
-        optimizer: what updates the parameters.
-        memory: bytes, or text such as "400 MiB"; None takes 80 % of what is free.
-        strategy: name of what plans.
-        kernels: "fit" takes the fastest that fits the free bytes, "fixed" the library's first, whatever the budget.
-        backend: name of what computes; "auto" in float32 is a GPU where there is one, then oneDNN, else numpy.
-        dtype: "float32" or "float64".
-        seed: of first values, dropout and shuffling.
-        threads: of the backend; None takes all cores.
-        costs: "measured" times each kernel once, "analytic" estimates by arithmetic.
-        link: rates to and from the memory outside, as `parse_link` reads them; None measures those of the spill folder
-            where tensors may be moved.
-        spill_dir: folder, on a disk, for the tensors that are moved out; None takes `default_spill_folder`.
-        spill_size: the most bytes that are moved out at a time; None takes what the disk has free, or half of the host's
-            memory that is free, where a GPU moves them there.
-        math: how a GPU multiplies: "float32"; "tf32", with factors rounded to 10 bits of mantissa; "bf16", with images
-            in 16 bits, weights and statistics in 32.
-        cuda_graphs: whether a GPU's step is captured into a graph and launched as one.
+    Raises:
+        ConfigError: it is no name, or an empty one.
     """
+    name = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name:
+        raise ConfigError(where, expected, repr(value))
+    return Path(name)
 
-    input_shape: tuple[int, ...]
-    optimizer: SGD
-    memory: int | str | None = None
-    strategy: str = "auto"
-    kernels: str = "fit"
-    backend: str = AUTO
-    dtype: str = "float32"
-    seed: int = 0
-    threads: int | None = None
-    costs: str = "measured"
-    link: str | None = None
-    spill_dir: str | None = None
-    spill_size: int | str | None = None
-    math: str = "float32"
-    cuda_graphs: bool = True
 
-    def __post_init__(self) -> None:
-        as_shape(self.input_shape)
-        parse_strategy(self.strategy)
-        one_of("kernels", self.kernels, [k.value for k in Kernels])
-        one_of("backend", self.backend, [AUTO, *BACKENDS])
-        one_of("dtype", self.dtype, DTYPES)
-        one_of("costs", self.costs, COSTS)
-        one_of("math", self.math, MATH)
-        if self.math != "float32" and self.backend not in (AUTO, "cuda"):
-            raise ConfigError("math", f"'float32' on the backend {self.backend!r}", repr(self.math))
-        if self.link is not None:
-            parse_link(self.link)
-        if self.spill_dir is not None and not (isinstance(self.spill_dir, (str, os.PathLike)) and str(self.spill_dir)):
-            raise ConfigError("spill_dir", "the name of a folder on a disk", repr(self.spill_dir))
-        if self.spill_size is not None:
-            parse_size(self.spill_size, "spill_size")
-        if not isinstance(self.optimizer, SGD):
-            raise ConfigError("optimizer", "an SGD, such as SGD(0.1, momentum=0.9)", repr(self.optimizer))
-        if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
-            raise ConfigError("threads", "a whole number of at least 1", repr(self.threads))
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
-            raise ConfigError("seed", "a whole number from 0 to 2⁶³ − 1", repr(self.seed))
+def _parse_folder(where: str, value: object) -> Path:
+    # Absolute, because the program may change its working folder before tensors are moved.
+    return parse_path(where, value, "the name of a folder on a disk").absolute()
 
-    @property
-    def measured(self) -> bool:
-        """Whether planning times kernels, for which it needs memory."""
-        return self.costs == "measured" and self.backend != "null"
 
-    @property
-    def spills(self) -> bool:
-        """Whether tensors may be moved out: the strategy does so by its nature, or `auto` was told that it may."""
-        name = parse_strategy(self.strategy).name
-        told = any(given is not None for given in (self.link, self.spill_dir, self.spill_size))
-        return name in MOVING or (name == AUTO and told)
+def _parse_optimizer(value: object) -> SGD:
+    if value is None:
+        return SGD()
+    if not isinstance(value, SGD):
+        raise ConfigError("optimizer", "an SGD, such as SGD(0.1, momentum=0.9)", repr(value))
+    return value
 
-    @property
-    def most_outside_bytes(self) -> int | None:
-        """What a plan may leave outside the arena at a time; None where the user sets no limit."""
-        return None if self.spill_size is None else parse_size(self.spill_size, "spill_size")
 
-    def make_backend(self) -> Backend:
-        """The backend of that name; raises DeviceError when its library is missing, but for "auto"."""
-        if self.backend != AUTO:
-            return BACKENDS[self.backend](self.math, self.cuda_graphs)
-        if self.dtype == "float32":
-            for name, level, instead in (
-                ("cuda", logging.INFO, "computing on the processor"),
-                ("onednn", logging.WARNING, "computing with numpy, which is slower"),
-            ):
-                try:
-                    return BACKENDS[name](self.math, self.cuda_graphs)
-                except DeviceError as error:
-                    logger.log(level, "%s (%s)", instead, error)
-        return ReferenceBackend()
+def _parse_math(value: str, device: str) -> str:
+    entry = find_backend(device)
+    one_of("math", value, MATH)
+    if value not in entry.math:
+        allowed = " or ".join(map(repr, entry.math))
+        raise ConfigError("math", f"{allowed} on the device {device!r}", repr(value))
+    return value
+
+
+def _parse_switch(where: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(where, "True or False", repr(value))
+    return value
+
+
+def take_earlier_name(backend: str, device: str | None) -> str:
+    """Return the device that `Trainer(backend=...)` names, and warn that the argument has been renamed.
+
+    Raises:
+        ConfigError: both are given and differ.
+    """
+    warnings.warn("Trainer(backend=...) is now Trainer(device=...)", DeprecationWarning, stacklevel=3)
+    if device is not None and device != backend:
+        raise ConfigError("backend", f"what device= says, {device!r}", repr(backend), "Leave backend= out.")
+    return backend

@@ -6,38 +6,37 @@ The trainer counts steps, epochs and batches, feeds batches and step scalars, an
 from __future__ import annotations
 
 import logging
-import math
-import numbers
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..layers.builder import Layer, forward_graph
+from ..layers.builder import Layer, forward_graph, require_layer
 from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
-from ..layers.optimizer import SGD
 from ..memory.errors import BudgetError, CheckpointError, ConfigError, DataError
 from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import Plan
 from .checkpoints import folder as checkpoint
-from .checkpoints.compatibility import environment, identity, require_match
+from .checkpoints.compatibility import environment, identity, require_same_run
 from .data.checks import as_batch
 from .data.sources import FromIterable, Source, require_count
 from .interrupts import hold_back_interrupts
+from .learning_rate import LearningRate, require_learning_rate, require_rate
+from .programs import Mode, Planned
 from .results import Evaluation, StepResult, Watch
-from .session import Mode, Planned, Session
-from .settings import Settings, as_shape
+from .session import open_session
+from .settings import Choices, Settings, parse_path, take_earlier_name
 from .state import State
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
-LearningRate = float | Callable[[int], float]
-"""A number, or a function of the number of steps done so far."""
 
 
 class Trainer:
@@ -51,95 +50,94 @@ class Trainer:
         network: Layer,
         input_shape: Sequence[int],
         *,
-        optimizer: SGD | None = None,
-        memory: int | str | None = None,
-        strategy: str = "auto",
-        kernels: str = "fit",
-        backend: str = "auto",
-        dtype: str = "float32",
-        seed: int = 0,
-        threads: int | None = None,
-        costs: str = "measured",
         learning_rate: LearningRate | None = None,
         cache: Path | str | None = None,
         progress: bool = False,
         plan: Path | str | None = None,
-        link: str | None = None,
-        spill_dir: str | None = None,
-        spill_size: int | str | None = None,
-        math: str = "float32",
-        cuda_graphs: bool = True,
         make_tier: Callable[[int], Tier] | None = None,
+        backend: str | None = None,
+        **choices: Unpack[Choices],
     ) -> None:
         """Store what to train and how.
 
         Args:
             network: its layers.
             input_shape: (N, C, H, W) of a full batch.
-            optimizer: plain SGD by default.
-            memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
-            strategy: one of `strategies.SPELLINGS`; "auto" moves tensors to a disk where a place or `link` is given.
-            kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
-            backend: what computes: "auto", "cuda", "onednn", "reference" or "null".
-            dtype: "float32" or "float64".
-            seed: of first values and dropout.
-            threads: of the backend; all cores by default.
-            costs: "measured", or "analytic" for plans that do not depend on the machine.
             learning_rate: the optimizer's by default; a function of the steps done for a schedule.
             cache: folder for measured seconds.
             progress: whether bars are shown while profiling.
             plan: file of a plan for full batches, written by `save_plan` or `bathyal plan --save-plan`; without `memory`
                 its budget is taken. It is read with the first use and raises PlanError if it belongs to something else.
-            link: rates of the disk in bytes per second, such as "600 MB,1.5 GB" for out and in; measured by default.
-            spill_dir: folder, on a disk, for what is moved out of memory.
-            spill_size: the most bytes there; by default what the disk has free.
-            math: on a GPU "float32" or "tf32".
-            cuda_graphs: whether a GPU's step is captured and launched as one.
             make_tier: gives a place outside the arena of so many bytes; by default a file in `spill_dir`.
+            backend: an earlier name of `device`.
+            **choices: what `Settings` has beside the shape, all by name: `optimizer` (plain SGD by default), `memory`
+                (the budget in bytes, or text such as "400 MiB"; 80 % of what is free by default), `strategy`, `kernels`
+                ("fit", or "fixed" for results that do not depend on the budget to the bit), `device` ("auto", "cuda",
+                "onednn", "reference", "null", or a name that `register_backend` was given), `dtype`, `seed`, `threads`,
+                `costs` ("measured", or "analytic" for plans that do not depend on the machine), `link`, `spill_dir`,
+                `spill_size`, `math`, `cuda_graphs`.
 
         Raises:
-            ConfigError: a choice that makes no sense.
+            ShapeError: an input shape that is none.
+            ConfigError: another choice that makes no sense.
+            GraphError: `network` is no layer.
+            DeviceError: the library of the device is missing.
         """
-        self.settings = Settings(
-            as_shape(input_shape),
-            SGD() if optimizer is None else optimizer,
-            memory,
-            strategy,
-            kernels,
-            backend,
-            dtype,
-            seed,
-            threads,
-            costs,
-            link,
-            spill_dir,
-            spill_size,
-            math,
-            cuda_graphs,
+        if backend is not None:
+            choices["device"] = take_earlier_name(backend, choices.get("device"))
+        self._store(
+            network,
+            Settings(input_shape=input_shape, **choices),
+            learning_rate=learning_rate,
+            cache=cache,
+            progress=progress,
+            plan=plan,
+            make_tier=make_tier,
         )
-        self.network = network
-        self.learning_rate: LearningRate = (
-            self.settings.optimizer.learning_rate if learning_rate is None else learning_rate
-        )
+
+    @classmethod
+    def with_settings(cls, network: Layer, settings: Settings, **how: Any) -> Trainer:
+        """Make a trainer with settings that are put together already.
+
+        Args:
+            network: its layers.
+            settings: all choices.
+            **how: the arguments of `Trainer` that are no choice: `learning_rate`, `cache`, `progress`, `plan`,
+                `make_tier`.
+        """
+        trainer = cls.__new__(cls)
+        trainer._store(network, settings, **how)
+        return trainer
+
+    def _store(
+        self,
+        network: Layer,
+        settings: Settings,
+        *,
+        learning_rate: LearningRate | None = None,
+        cache: Path | str | None = None,
+        progress: bool = False,
+        plan: Path | str | None = None,
+        make_tier: Callable[[int], Tier] | None = None,
+    ) -> None:
+        self.network = require_layer("Trainer", network)
+        self.settings = settings
+        rate = settings.optimizer.learning_rate if learning_rate is None else learning_rate
+        self.learning_rate: LearningRate = require_learning_rate(rate)
         self.step = 0
         self.epoch = 0
         self.batch = 0
-        self._session = Session(
+        self._session = open_session(
             network,
-            self.settings,
-            cache=None if cache is None else Path(cache),
+            settings,
+            cache=None if cache is None else parse_path("cache", cache, "the name of a folder"),
             progress=progress,
-            plan_file=None if plan is None else Path(plan),
+            plan_file=None if plan is None else parse_path("plan", plan, "the name of a file"),
             make_tier=make_tier,
         )
         self._state: State | None = None
         self._classes = 0
         self._lost = ""
-
-    @classmethod
-    def with_settings(cls, network: Layer, settings: Settings, **how: Any) -> Trainer:
-        """A trainer with settings that are put together already; `how` are the arguments that are no setting."""
-        return cls(network, **{field.name: getattr(settings, field.name) for field in fields(settings)}, **how)
 
     @property
     def planned(self) -> Planned:
@@ -152,7 +150,7 @@ class Trainer:
         return self.planned.plan
 
     def explain(self) -> str:
-        """The plan in words and tables."""
+        """Return the plan in words and tables."""
         return self.planned.explain()
 
     def save_plan(self, path: Path | str) -> None:
@@ -210,8 +208,8 @@ class Trainer:
             DataError: images or labels do not fit; nothing has changed then.
         """
         begin = time.perf_counter()
-        images, labels = self._checked(images, labels, self.batch)
-        rate = self._rate()
+        images, labels = self._check_batch(images, labels, self.batch)
+        rate = self._find_rate()
         _ = self.state
         _, executor = self._session.program(Mode.TRAINING, len(labels))
         feeds = {
@@ -242,11 +240,8 @@ class Trainer:
             executor.waited_seconds,
         )
 
-    def _rate(self) -> float:
-        rate = self.learning_rate(self.step) if callable(self.learning_rate) else self.learning_rate
-        if not isinstance(rate, numbers.Real) or not 0 <= rate < math.inf:
-            raise ConfigError("learning_rate", "a finite number of at least 0", repr(rate))
-        return float(rate)
+    def _find_rate(self) -> float:
+        return require_rate(self.learning_rate(self.step) if callable(self.learning_rate) else self.learning_rate)
 
     def fit(
         self,
@@ -271,9 +266,9 @@ class Trainer:
         require_count("epochs", epochs, 0)
         if steps is not None:
             require_count("steps", steps, 0)
-        return self._steps(batches, epochs, steps, watch)
+        return self._run_steps(batches, epochs, steps, watch)
 
-    def _steps(
+    def _run_steps(
         self, batches: Source | Iterable[tuple[Array, Array]], epochs: int, steps: int | None, watch: Watch | None
     ) -> Iterator[StepResult]:
         source = batches if isinstance(batches, Source) else FromIterable(batches)
@@ -296,7 +291,7 @@ class Trainer:
         _ = self.state
         images_seen, loss, correct = 0, 0.0, np.zeros(2, np.int64)
         for position, (images, labels) in enumerate(source.epoch(0, 0)):
-            checked = self._checked(images, labels, position)
+            checked = self._check_batch(images, labels, position)
             for outputs, count in self._run_in_parts(Mode.EVALUATION, *checked):
                 images_seen += count
                 loss += float(outputs[LOSS][0]) * count
@@ -319,7 +314,7 @@ class Trainer:
         parts: list[Array] = []
         for start in range(0, len(images), size):
             part = images[start : start + size]
-            checked = self._checked(part, np.zeros(len(part), np.int64), start // size)
+            checked = self._check_batch(part, np.zeros(len(part), np.int64), start // size)
             for outputs, _count in self._run_in_parts(Mode.PREDICTION, *checked):
                 parts.extend(outputs.values())
         if not parts:
@@ -342,7 +337,7 @@ class Trainer:
             _, executor = self._session.program(mode, len(labels[part]))
             yield executor.run({IMAGES: images[part], LABELS: labels[part]}), len(labels[part])
 
-    def _checked(self, images: Array, labels: Array, position: int) -> tuple[Array, Array]:
+    def _check_batch(self, images: Array, labels: Array, position: int) -> tuple[Array, Array]:
         settings = self.settings
         return as_batch(images, labels, settings.input_shape, self.classes, settings.dtype, position=position)
 
@@ -360,17 +355,17 @@ class Trainer:
         """
         state = self.state
         arrays = ((name, t.shape, t.dtype, state.pieces(name)) for name, t in state.tensors.items())
-        return checkpoint.save(Path(folder), self.step, self._header(), arrays, keep=keep)
+        return checkpoint.save(Path(folder), self.step, self._make_header(), arrays, keep=keep)
 
-    def _header(self) -> dict[str, Any]:
+    def _make_header(self) -> dict[str, Any]:
         return {
             **identity(self.network, self.settings),
             **environment(self._session),
             "step": self.step,
             "epoch": self.epoch,
             "batch": self.batch,
-            "learning_rate": None if callable(self.learning_rate) else self._rate(),
-            "kernels": {key: list(names) for key, names in self._session.kernels().items()},
+            "learning_rate": None if callable(self.learning_rate) else self._find_rate(),
+            "kernels": {key: list(names) for key, names in self._session.list_kernels().items()},
         }
 
     def restore(self, folder: Path | str) -> bool:
@@ -382,14 +377,14 @@ class Trainer:
         Raises:
             CheckpointError: all are damaged, or the newest whole one belongs to another network or run.
         """
-        found, damaged = checkpoint.newest(Path(folder))
+        found, damaged = checkpoint.find_newest(Path(folder))
         if found is None:
             if damaged:
                 found_there = f"{len(damaged)} damaged, the newest {damaged[0].where}"
                 raise CheckpointError(str(folder), "a whole checkpoint", found_there, "Start in a new folder.")
             return False
         around = environment(self._session)
-        require_match(found.path, found.header, identity(self.network, self.settings), around)
+        require_same_run(found.path, found.header, identity(self.network, self.settings), around)
         self.close()  # plans made so far may have chosen other kernels
         self._session.known_kernels = {k: tuple(names) for k, names in found.header["kernels"].items()}
         self._lost = ""

@@ -19,18 +19,21 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..comparison.process import SideProcess, read_libraries
+from ..comparison.process import SideProcess, keep_plain, read_libraries
 from ..comparison.side import OURS
 from ..comparison.torch_step import PEERS, require_torch
-from ..engine.settings import usable_cores
+from ..engine.settings import Settings
 from ..layers.builder import forward_graph
 from ..memory.devices.host import PROCESS_BYTES
 from ..memory.errors import ConfigError, DeviceError, one_of
 from ..memory.process.available import free_memory
 from ..memory.process.limit import MemoryLimit, memory_limit
-from ..memory.sizes import format_size, parse_size
-from ..options.network import NetworkChoice, choose
+from ..memory.sizes import format_size
+from ..options.limit import add_limit_argument, read_limit
+from ..options.network import NetworkChoice, add_network_arguments, choose
+from ..options.settings import require_computing
 
+SUMMARY = "train side by side with PyTorch under the same limit on memory"
 DEFAULT_STEPS = 5
 DEFAULT_AGAINST = "torch,torch-checkpoint"
 TOLERANCE = {"float32": 1e-3, "float64": 1e-8}
@@ -38,7 +41,8 @@ TOLERANCE = {"float32": 1e-3, "float64": 1e-8}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """What comparing takes beside what planning does."""
+    """Add what the command takes."""
+    add_network_arguments(command)
     command.add_argument(
         "--against",
         default=DEFAULT_AGAINST,
@@ -48,12 +52,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--steps", type=int, default=DEFAULT_STEPS, help=f"timed on each side (default: {DEFAULT_STEPS})"
     )
-    command.add_argument(
-        "--limit",
-        default=None,
-        help="of each whole process, enforced by the kernel; default: --memory and "
-        f"{format_size(PROCESS_BYTES)} for the interpreter; without either there is none",
-    )
+    unset = f"--memory and {format_size(PROCESS_BYTES)} for the interpreter; without --memory there is none"
+    add_limit_argument(command, None, unset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +75,25 @@ class Conditions:
 
 def run(options: argparse.Namespace) -> int:
     """Compare and report; status 1 when Bathyal does not fit, a side fails, or the losses differ."""
-    names = _sides(options)
+    names = _list_sides(options)
     choice = choose(options)
     require_torch()
-    with sides(names, options) as (opened, conditions):
+    with open_sides(names, options, choice.settings) as (opened, conditions):
         if conditions.enforced:
             read_libraries()
         take_steps(opened, options.steps, conditions.interleaved)
-    rows = [row(side, opened[0], choice) for side in opened]
-    document = summary(rows, choice, conditions, options.steps)
+    rows = [summarize_side(side, opened[0], choice) for side in opened]
+    document = summarize_comparison(rows, choice, conditions, options.steps)
     if options.json:
         for line in (*rows, document):
             print(json.dumps(line), flush=True)
     else:
-        print(report(rows, document), flush=True)
+        print(report_comparison(rows, document), flush=True)
     good = rows[0]["fits"] and all(r["fits"] is not None and r["losses_agree"] is not False for r in rows)
     return 0 if good else 1
 
 
-def _sides(options: argparse.Namespace) -> list[str]:
+def _list_sides(options: argparse.Namespace) -> list[str]:
     against = list(dict.fromkeys(name.strip() for name in options.against.split(",") if name.strip()))
     if not against:
         raise ConfigError("--against", "one of " + ", ".join(PEERS), "none")
@@ -101,22 +101,24 @@ def _sides(options: argparse.Namespace) -> list[str]:
         one_of("--against", name, list(PEERS))
     if options.steps < 1:
         raise ConfigError("--steps", "a whole number of at least 1", str(options.steps))
-    if options.device == "null":
-        raise ConfigError("--device", "one that computes", "'null'", "It serves `bathyal plan` alone.")
+    require_computing(options)
     return [OURS, *against]
 
 
-def _limit_bytes(options: argparse.Namespace) -> int | None:
-    if options.limit is not None:
-        return parse_size(options.limit, "--limit")
-    return None if options.memory is None else parse_size(options.memory) + PROCESS_BYTES
-
-
 @contextmanager
-def sides(names: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[list[SideProcess], Conditions]]:
-    """The sides, not started yet, each with a limit of its own where that can be; ended afterwards."""
-    limit_bytes, reason = _limit_bytes(options), ""
-    passed = {k: v for k, v in vars(options).items() if isinstance(v, (int, float, str, type(None)))}
+def open_sides(
+    names: Sequence[str], options: argparse.Namespace, settings: Settings
+) -> Iterator[tuple[list[SideProcess], Conditions]]:
+    """Make the sides, each with a limit of its own where that can be, and end them afterwards; none is started.
+
+    Args:
+        names: of the sides.
+        options: of the command; each side builds its network from them.
+        settings: that they give.
+    """
+    limit_bytes, reason, passed = read_limit(options), "", keep_plain(options)
+    if limit_bytes is None and settings.memory is not None:
+        limit_bytes = settings.memory + PROCESS_BYTES
     with ExitStack() as stack:
         limits: list[MemoryLimit | None] = [None for _ in names]
         if limit_bytes is not None:
@@ -150,8 +152,8 @@ def take_steps(opened: Sequence[SideProcess], steps: int, interleaved: bool) -> 
                 side.end()
 
 
-def row(side: SideProcess, ours: SideProcess, choice: NetworkChoice) -> dict[str, Any]:
-    """One side in numbers."""
+def summarize_side(side: SideProcess, ours: SideProcess, choice: NetworkChoice) -> dict[str, Any]:
+    """Return one side in numbers, for machines."""
     seconds, batch = side.seconds_per_step, choice.settings.input_shape[0]
     document: dict[str, Any] = {
         "side": side.name,
@@ -175,10 +177,10 @@ def row(side: SideProcess, ours: SideProcess, choice: NetworkChoice) -> dict[str
     return document
 
 
-def summary(
+def summarize_comparison(
     rows: Sequence[Mapping[str, Any]], choice: NetworkChoice, conditions: Conditions, steps: int
 ) -> dict[str, Any]:
-    """The whole comparison in numbers."""
+    """Return the whole comparison in numbers, for machines."""
     settings = choice.settings
     graph = forward_graph(choice.network, settings.input_shape, settings.dtype)
     compared = {r["side"]: r for r in rows if r["side"] != OURS}
@@ -187,9 +189,9 @@ def summary(
         "network": graph.name,
         "input_shape": list(settings.input_shape),
         "dtype": settings.dtype,
-        "threads": settings.threads or usable_cores(),
+        "threads": settings.count_threads(),
         "steps": steps,
-        "memory_bytes": None if settings.memory is None else parse_size(settings.memory),
+        "memory_bytes": settings.memory,
         "limit_bytes": conditions.limit_bytes,
         "limit_enforced": conditions.enforced,
         "limit_message": conditions.reason,
@@ -201,8 +203,8 @@ def summary(
     }
 
 
-def report(rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> str:
-    """The same for people."""
+def report_comparison(rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> str:
+    """Return the whole comparison for people."""
     shape = "×".join(str(n) for n in document["input_shape"])
     lines = [
         f"{document['network']}: batch {shape} {document['dtype']}, {document['threads']} threads, "

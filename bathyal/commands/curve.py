@@ -10,25 +10,29 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..engine.session import Session, problem_without_memory
+from ..engine.planning.alone import make_problem_without_memory
+from ..engine.session import open_session
 from ..memory.errors import ConfigError
 from ..memory.sizes import format_size
-from ..options.network import NetworkChoice, choose
+from ..options.arguments import parse_file_name
+from ..options.network import NetworkChoice, add_network_arguments, choose
 from ..pictures import curve as curve_picture
 from ..pictures import picture
+from ..reports.plan import describe_network
 from ..scheduler.curve import Point, curve
 from ..scheduler.layout.problem import Problem
 from ..scheduler.strategies.names import parse_strategy
 from ..scheduler.strategies.offload import require_link
-from . import plan as plan_command
 
+SUMMARY = "what a step takes at budgets from the least to no limit, by strategy"
 STRATEGIES = "liveness,chain,sequential,revolve"
 WITH_LINK = STRATEGIES + ",offload,superneurons,stream"
 BUDGETS = 10
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """What a curve takes beside the network."""
+    """Add what the command takes; budgets and strategies are its own, and no tensor moves."""
+    add_network_arguments(command, leave_out=("memory", "strategy", "spill_dir", "spill_size"))
     command.add_argument(
         "--strategies",
         default=None,
@@ -37,9 +41,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--points", type=int, default=BUDGETS, help=f"budgets a strategy (default: {BUDGETS})")
     command.add_argument(
-        "--plot", type=plan_command.file_name, default=None, metavar="FILE", help="draw the curves (.png, .svg, .pdf)"
+        "--plot", type=parse_file_name, default=None, metavar="FILE", help="draw the curves (.png, .svg, .pdf)"
     )
-    command.set_defaults(memory=None, strategy="auto", spill_dir=None, spill_size=None)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -47,25 +50,25 @@ def run(options: argparse.Namespace) -> int:
     if options.points < 2:
         raise ConfigError("--points", "a whole number of at least 2", str(options.points))
     asked = options.strategies if options.strategies is not None else (WITH_LINK if options.link else STRATEGIES)
-    names = list(dict.fromkeys(str(parse_strategy(name.strip())) for name in asked.split(",")))
+    strategies = list(dict.fromkeys(parse_strategy(name.strip()) for name in asked.split(",")))
     if options.plot is not None:
-        picture.require(options.plot)
+        picture.require_drawing(options.plot)
     choice = choose(options)
-    problem = _problem(choice)
-    for name in names:
-        require_link(problem, parse_strategy(name))
+    problem = _make_problem(choice)
+    for strategy in strategies:
+        require_link(problem, strategy)
     seconds = sum(problem.costs.fastest_seconds(op.id) for op in problem.graph.ops)
     if not options.json:
-        print(plan_command.describe(choice, problem.graph))
+        print(describe_network(choice, problem.graph))
         print(
             f"{'strategy':<14}{'budget':>12}{'peak':>12}{'seconds':>11}{'ratio':>8}{'over bound':>12}{'repeated':>10}"
         )
     points = []
-    total = len(names) * options.points
+    total = len(strategies) * options.points
     with tqdm(total=total, unit="plan", leave=False, disable=not sys.stderr.isatty()) as bar:
-        for point in curve(problem, names, options.points):
+        for point in curve(problem, list(map(str, strategies)), options.points):
             points.append(point)
-            text = json.dumps(_document(point, seconds)) if options.json else _row(point, seconds)
+            text = json.dumps(_summarize(point, seconds)) if options.json else _format_row(point, seconds)
             bar.clear()
             print(text, flush=True)
             bar.update()
@@ -76,22 +79,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _problem(choice: NetworkChoice) -> Problem:
-    """By arithmetic without memory, or with kernels measured in what is free."""
-    if not choice.settings.measured:
-        return problem_without_memory(choice.network, choice.settings)[0]
-    session = Session(choice.network, choice.settings, progress=sys.stderr.isatty())
-    try:
+def _make_problem(choice: NetworkChoice) -> Problem:
+    """Say what there is to plan: by arithmetic without memory, or with kernels measured in what is free."""
+    if not choice.settings.measures_costs:
+        return make_problem_without_memory(choice.network, choice.settings)[0]
+    with open_session(choice.network, choice.settings, progress=sys.stderr.isatty()) as session:
         return session.problem
-    finally:
-        session.close()
 
 
-def _document(point: Point, seconds: float) -> dict[str, Any]:
+def _summarize(point: Point, seconds: float) -> dict[str, Any]:
     return {**asdict(point), "ratio": point.predicted_seconds / seconds if seconds else None}
 
 
-def _row(point: Point, seconds: float) -> str:
+def _format_row(point: Point, seconds: float) -> str:
     ratio = point.predicted_seconds / seconds if seconds else 1.0
     bound = point.lower_bound_seconds
     over = f"{100 * (point.predicted_seconds / bound - 1):.1f} %" if bound else "none"

@@ -1,4 +1,4 @@
-"""`python -m bathyal.depth`: the deepest network of the SuperNeurons paper's family that trains within a limit.
+"""`bathyal depth`: the deepest network of the SuperNeurons paper's family that trains within a limit.
 
 The family is (n1, n2, n3, n4) with n3 varying, depth 3 · (n1 + n2 + n3 + n4) + 2. Bathyal's side looks for the deepest
 plan within the arena, the disk and the seconds, and then trains one real step under a limit on the whole process that
@@ -16,26 +16,30 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import cli
+from ..comparison.deepest import search_deepest
 from ..comparison.limited import run_limited
-from ..comparison.process import SideProcess, read_libraries
+from ..comparison.process import SideProcess, keep_plain, read_libraries
 from ..comparison.side import OURS
 from ..comparison.torch_step import require_torch
-from ..engine.session import Planned, plan_alone
+from ..engine.planning.alone import plan_alone
+from ..engine.programs import Planned
+from ..engine.settings import Settings
 from ..memory.errors import BathyalError, BudgetError, ConfigError, one_of
 from ..memory.process.limit import memory_limit
-from ..memory.sizes import format_size, parse_size
+from ..memory.sizes import format_size
 from ..memory.tiers.spill_folder import check_spill_folder, default_spill_folder
 from ..models.resnet import depth
+from ..options.deep import add_deep_arguments, build_network, make_training_options
+from ..options.limit import read_limit
 from ..options.network import choose
-from . import resnet2500
-from .deepest import search_deepest
+from ..options.settings import require_computing, write_setting_arguments
 
-MODULE = "bathyal.commands.depth"
+SUMMARY = "find the deepest network that trains within a limit on memory"
 STARTS = {OURS: 1600, "torch": 120, "torch-checkpoint": 360}
 """The n3 that is tried first, near what fits 12 GiB at batch 16."""
 LEAST_PROCESS_BYTES = 256 * 2**20
@@ -47,26 +51,28 @@ ATTEMPTS = 3
 """How often a depth whose real step failed is tried again with a tenth less."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of this command."""
-    made = argparse.ArgumentParser(prog=f"python -m {MODULE}", description="Find the deepest network that trains.")
-    resnet2500.add_arguments(made, batch=16, memory=None, limit="12 GiB")
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    add_deep_arguments(command, batch=16, memory=None, limit="12 GiB")
     for name, value in (("n1", 6), ("n2", 32), ("n4", 6)):
-        made.add_argument(f"--{name}", type=int, default=value, help=f"blocks of that stage (default: {value})")
-    made.add_argument("--start", type=int, default=None, metavar="N3", help="the n3 that is tried first")
-    made.add_argument("--within", type=float, default=0.02, help="how near to the limit is near enough (default: 0.02)")
-    made.add_argument(
+        command.add_argument(f"--{name}", type=int, default=value, help=f"blocks of that stage (default: {value})")
+    command.add_argument("--start", type=int, default=None, metavar="N3", help="the n3 that is tried first")
+    command.add_argument(
+        "--within", type=float, default=0.02, help="how near to the limit is near enough (default: 0.02)"
+    )
+    command.add_argument(
         "--most-seconds", type=float, default=900.0, help="that a step may take, as planned (default: 900)"
     )
-    made.add_argument("--plan-only", action="store_true", help="no real step")
-    made.add_argument("--side", default=OURS, help=f"one of {', '.join(STARTS)} (default: {OURS})")
-    return made
+    command.add_argument("--plan-only", action="store_true", help="no real step")
+    command.add_argument("--side", default=OURS, help=f"one of {', '.join(STARTS)} (default: {OURS})")
 
 
 def run(options: argparse.Namespace) -> int:
     """Search and report; status 1 where nothing trains."""
     _check(options)
-    limit_bytes = parse_size(options.limit, "--limit")
+    limit_bytes = read_limit(options)
+    if limit_bytes is None:
+        raise ConfigError("--limit", "the bytes that a whole process may use", "nothing")
     document = {
         "side": options.side,
         "batch": options.batch,
@@ -76,9 +82,9 @@ def run(options: argparse.Namespace) -> int:
         "n2": options.n2,
         "n4": options.n4,
     }
-    found = _ours(options, limit_bytes) if options.side == OURS else _theirs(options, limit_bytes)
+    found = _search_ours(options, limit_bytes) if options.side == OURS else _search_theirs(options, limit_bytes)
     document |= found
-    print(json.dumps(document) if options.json else report(document), flush=True)
+    print(json.dumps(document) if options.json else report_search(document), flush=True)
     return 0 if document["trained_depth"] or (options.plan_only and document["planned_depth"]) else 1
 
 
@@ -88,17 +94,17 @@ def _check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name}", "a whole number of at least 1", str(value))
-    if not options.limit:
-        raise ConfigError("--limit", "the bytes that a whole process may use", "nothing")
     if not options.most_seconds > 0:
         raise ConfigError("--most-seconds", "a number above 0", str(options.most_seconds))
     if not 0 < options.within < 1:
         raise ConfigError("--within", "a number between 0 and 1", str(options.within))
     if options.plan_only and options.side != OURS:
         raise ConfigError("--plan-only", f"--side {OURS}", repr(options.side), "PyTorch has no plan: it has to try.")
+    if not options.plan_only:
+        require_computing(options)
 
 
-def _blocks(options: argparse.Namespace, n3: int) -> tuple[int, int, int, int]:
+def _list_blocks(options: argparse.Namespace, n3: int) -> tuple[int, int, int, int]:
     return options.n1, options.n2, n3, options.n4
 
 
@@ -107,31 +113,30 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _disk_bytes(options: argparse.Namespace) -> int:
-    """The most bytes outside the arena."""
-    folder = default_spill_folder() if options.spill_dir is None else Path(options.spill_dir)
+def _find_disk_bytes(settings: Settings) -> int:
+    """Return the most bytes that may lie outside the arena."""
+    folder = default_spill_folder() if settings.spill_dir is None else settings.spill_dir
     check_spill_folder(folder)
     disk = os.statvfs(folder)
     # Not what the system keeps for its administrator, though we may run as that.
     found = disk.f_bavail * disk.f_frsize
-    if options.spill_size is None:
-        return int(found * DISK_SHARE)
-    return min(found, parse_size(options.spill_size, "--spill-size"))
+    return int(found * DISK_SHARE) if settings.spill_size is None else min(found, settings.spill_size)
 
 
 class _Plans:
     """Plans of the family within memory, disk and seconds."""
 
-    def __init__(self, options: argparse.Namespace, memory_bytes: int, disk_bytes: int) -> None:
+    def __init__(self, options: argparse.Namespace, settings: Settings, memory_bytes: int, disk_bytes: int) -> None:
         self.options = options
+        self.settings = settings
         self.memory_bytes = memory_bytes
         self.disk_bytes = disk_bytes
         self.best: Planned | None = None
         self.told: list[dict[str, Any]] = []
 
     def attempt(self, n3: int) -> float | None:
-        """The share of what is allowed that the plan needs; None where there is none."""
-        blocks = _blocks(self.options, n3)
+        """Plan a depth and return the share of what is allowed that the plan needs; None where there is no plan."""
+        blocks = _list_blocks(self.options, n3)
         line: dict[str, Any] = {"n3": n3, "depth": depth(blocks), "fits": False}
         self.told.append(line)
         share: float | None = None
@@ -153,30 +158,30 @@ class _Plans:
             }
             if share <= 1 and (self.best is None or planned.graph.layers > self.best.graph.layers):
                 self.best = planned
-        _tell("planned " + _words(line))
+        _tell("planned " + _describe(line))
         return share
 
     def plan(self, n3: int) -> Planned:
-        """The plan of a depth."""
-        training = resnet2500.training_options(self.options, _blocks(self.options, n3))
-        training.memory, training.spill_size = str(self.memory_bytes), str(self.disk_bytes)
-        choice = choose(training)
-        return plan_alone(choice.network, choice.settings, self.memory_bytes, progress=sys.stderr.isatty())
+        """Plan a depth."""
+        settings = replace(self.settings, memory=self.memory_bytes, spill_size=self.disk_bytes)
+        network = build_network(_list_blocks(self.options, n3))
+        return plan_alone(network, settings, self.memory_bytes, progress=sys.stderr.isatty())
 
 
-def _ours(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
+def _search_ours(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
     rest = limit_bytes - max(LEAST_PROCESS_BYTES, limit_bytes // PROCESS_SHARE)
-    memory_bytes = rest if options.memory is None else parse_size(options.memory, "--memory")
-    plans = _Plans(options, memory_bytes, _disk_bytes(options))
     others = options.n1 + options.n2 + options.n4
     start = options.start or STARTS[OURS]
+    settings = choose(make_training_options(options, _list_blocks(options, start))).settings
+    memory_bytes = rest if settings.memory is None else settings.memory
+    plans = _Plans(options, settings, memory_bytes, _find_disk_bytes(settings))
     n3 = search_deepest(plans.attempt, start, options.within, others=others)
     document: dict[str, Any] = {
         "memory_bytes": memory_bytes,
         "disk_bytes": plans.disk_bytes,
         "most_seconds": options.most_seconds,
         "planned_n3": n3 or None,
-        "planned_depth": depth(_blocks(options, n3)) if n3 else None,
+        "planned_depth": depth(_list_blocks(options, n3)) if n3 else None,
         "plans": plans.told,
         "trained_n3": None,
         "trained_depth": None,
@@ -191,7 +196,7 @@ def _ours(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
         trial = _train(options, planned, n3, memory_bytes, limit_bytes)
         planned = None
         document["trials"].append(trial)
-        _tell("trained " + _words(trial))
+        _tell("trained " + _describe(trial))
         if trial["fits"]:
             return document | {"trained_n3": n3, "trained_depth": trial["depth"], "step": trial}
         n3 = max(n3 * 9 // 10, 1)
@@ -201,22 +206,20 @@ def _ours(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
 def _train(
     options: argparse.Namespace, planned: Planned, n3: int, memory_bytes: int, limit_bytes: int
 ) -> dict[str, Any]:
-    """One real step by a plan, in a process of its own within the limit."""
-    blocks = _blocks(options, n3)
+    """Take one real step by a plan, in a process of its own within the limit, and return what it took."""
+    blocks = _list_blocks(options, n3)
     trial: dict[str, Any] = {"n3": n3, "depth": depth(blocks), "fits": False}
     plan = planned.plan
     with tempfile.TemporaryDirectory(prefix="bathyal-depth-") as folder:
         file = Path(folder) / "plan.json"
         planned.save(file)
-        arguments = ["--n", *map(str, blocks), f"--memory={memory_bytes}", f"--plan={file}", "--steps=1", "--json"]
+        arguments = ["resnet2500", "--n", *map(str, blocks), f"--batch={options.batch}", f"--image={options.image}"]
         # The plan has the seconds; inside the limit no kernel need be timed again.
-        arguments += ["--costs=analytic", f"--strategy={options.strategy}", f"--kernels={options.kernels}"]
-        for name in ("batch", "image", "seed", "threads", "link", "spill_dir", "spill_size"):
-            if getattr(options, name) is not None:
-                arguments.append(f"--{name.replace('_', '-')}={getattr(options, name)}")
+        given = argparse.Namespace(**{**vars(options), "memory": memory_bytes, "costs": "analytic"})
+        arguments += [*write_setting_arguments(given), f"--plan={file}", "--steps=1", "--json"]
         begin = time.perf_counter()
         try:
-            ended = run_limited(resnet2500.MODULE, arguments, limit_bytes, read=True)
+            ended = run_limited(arguments, limit_bytes, read=True)
         except BudgetError as error:
             return trial | {"message": str(error)}
         trial["process_seconds"] = time.perf_counter() - begin
@@ -237,17 +240,16 @@ def _train(
     }
 
 
-def _theirs(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
+def _search_theirs(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
     require_torch()
     read_libraries()
     trials: list[dict[str, Any]] = []
 
     def attempt(n3: int) -> float | None:
-        blocks = _blocks(options, n3)
-        training = resnet2500.training_options(options, blocks)
-        training.memory = training.strategy = None
-        passed = {k: v for k, v in vars(training).items() if isinstance(v, (int, float, str, type(None)))}
-        passed["strategy"] = "auto"
+        blocks = _list_blocks(options, n3)
+        training = make_training_options(options, blocks)
+        training.memory, training.strategy = None, "auto"
+        passed = keep_plain(training)
         with memory_limit(limit_bytes) as limit:
             side = SideProcess(options.side, passed, limit)
             try:
@@ -262,7 +264,7 @@ def _theirs(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
         elif side.fits is None:
             raise BathyalError(options.side, "a step, or too little memory", side.message)
         trials.append(trial)
-        _tell("trained " + _words(trial))
+        _tell("trained " + _describe(trial))
         # What the kernel counts at most says little of how much deeper it goes: caches fill what there is.
         return 0.0 if trial["fits"] else None
 
@@ -272,14 +274,14 @@ def _theirs(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any]:
         "planned_n3": None,
         "planned_depth": None,
         "trained_n3": n3 or None,
-        "trained_depth": depth(_blocks(options, n3)) if n3 else None,
+        "trained_depth": depth(_list_blocks(options, n3)) if n3 else None,
         "step": step,
         "trials": trials,
     }
 
 
-def _words(line: Mapping[str, Any]) -> str:
-    """An attempt in words."""
+def _describe(line: Mapping[str, Any]) -> str:
+    """Return an attempt in words."""
     parts = [f"n3 = {line['n3']}, depth {line['depth']}: {'fits' if line['fits'] else 'does not fit'}"]
     if line.get("predicted_seconds") is not None:
         parts.append(f"{line['predicted_seconds']:.4g} s predicted")
@@ -294,8 +296,8 @@ def _words(line: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def report(document: Mapping[str, Any]) -> str:
-    """The search for people."""
+def report_search(document: Mapping[str, Any]) -> str:
+    """Return the search for people."""
     side, size = document["side"], f"batch {document['batch']}, {document['image']}² images"
     lines = [f"{side}, {size}, {format_size(document['limit_bytes'])} for the whole process, enforced by the kernel"]
     if side == OURS:
@@ -314,13 +316,3 @@ def report(document: Mapping[str, Any]) -> str:
         if step["limit_peak_bytes"] is not None:
             lines.append(f"kernel's count  {format_size(step['limit_peak_bytes'])}")
     return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status, as `bathyal` does."""
-    options = parser().parse_args(arguments)
-    return cli.reported(lambda: run(options), verbose=options.verbose)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

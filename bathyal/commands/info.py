@@ -7,18 +7,26 @@ import json
 import platform
 from typing import Any
 
-from ..engine.backends.cuda.graphs import MATH
-from ..engine.settings import BACKENDS, Maker, usable_cores
+from ..engine.backends.registry import AUTO, BACKENDS, make_backend
+from ..engine.settings import count_usable_cores
 from ..memory.devices.host import HostMachine
 from ..memory.errors import DeviceError
 from ..memory.sizes import format_size
 from ..models.registry import MODELS
+from ..options.arguments import add_json_argument
 from ..scheduler.strategies.names import SPELLINGS
+
+SUMMARY = "say what this machine and this installation offer"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    add_json_argument(command)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print everything."""
-    document = facts()
+    document = collect_facts()
     if options.json:
         print(json.dumps(document))
         return 0
@@ -37,25 +45,25 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def facts() -> dict[str, Any]:
-    """The same as data."""
+def collect_facts() -> dict[str, Any]:
+    """Return what machine and installation offer, for machines."""
     from .. import __version__
 
     machine = HostMachine()
     return {
         "version": __version__,
         "python": platform.python_version(),
-        "cores": usable_cores(),
+        "cores": count_usable_cores(),
         "free_bytes": machine.free_bytes(),
         "default_budget_bytes": machine.default_budget(),
-        "backends": {name: _version(make) for name, make in BACKENDS.items()},
+        "backends": {name: _describe_version(name) for name in BACKENDS if name != AUTO},
         "strategies": list(SPELLINGS),
         "models": {name: entry.description for name, entry in MODELS.items()},
     }
 
 
-def _version(make: Maker) -> str:
+def _describe_version(device: str) -> str:
     try:
-        return make(MATH[0], True).version()
+        return make_backend(device).version()
     except DeviceError as error:
         return f"missing: {error}"

@@ -18,11 +18,13 @@ from typing import Any
 from ..memory.errors import BudgetError
 from ..memory.process.limit import MemoryLimit, memory_limit
 from ..memory.sizes import format_size_exact
-from .process import environment
+from .process import make_environment
+
+MODULE = "bathyal"
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LimitedEnd:
     """How a command inside a limit ended.
 
     Attributes:
@@ -38,12 +40,11 @@ class Ended:
     interrupted: bool = False
 
 
-def run_limited(module: str, arguments: Sequence[str], limit_bytes: int, *, read: bool) -> Ended:
-    """Run a module of ours inside a limit and wait for its end.
+def run_limited(arguments: Sequence[str], limit_bytes: int, *, read: bool) -> LimitedEnd:
+    """Run a command of ours inside a limit and wait for its end.
 
     Args:
-        module: that `python -m` runs.
-        arguments: its own.
+        arguments: its name and what it takes, as they stand behind `bathyal`.
         limit_bytes: what it may use, the interpreter and its libraries included.
         read: whether its standard output is lines of JSON to be read; else it is ours.
 
@@ -52,25 +53,27 @@ def run_limited(module: str, arguments: Sequence[str], limit_bytes: int, *, read
         DeviceError: no limit can be made here.
     """
     with memory_limit(limit_bytes) as limit:
-        command = limit.command([sys.executable, "-m", module, *arguments])
+        command = limit.command([sys.executable, "-m", MODULE, *arguments])
         # A session of its own: Ctrl-C would else reach the inner process twice, and the second one ends it at once.
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE if read else None,
             text=True,
-            env=environment(),
+            env=make_environment(),
             start_new_session=True,
         )
-        with process, _handing_on(process) as handed:
+        with process, hand_on_signals(process) as handed:
             printed = "" if process.stdout is None else process.stdout.read()
             status = process.wait()
         if status == -signal.SIGKILL:
-            raise killed(limit)
-        return Ended(status, tuple(json.loads(line) for line in printed.splitlines()), limit.peak_bytes(), bool(handed))
+            raise make_killed_error(limit)
+        return LimitedEnd(
+            status, tuple(json.loads(line) for line in printed.splitlines()), limit.peak_bytes(), bool(handed)
+        )
 
 
-def killed(limit: MemoryLimit) -> BudgetError:
-    """What to raise for a process that was killed."""
+def make_killed_error(limit: MemoryLimit) -> BudgetError:
+    """Return the error for a process that was killed."""
     counted = "killed by the kernel" if limit.kills() else "killed, as for want of memory"
     return BudgetError(
         "--limit",
@@ -81,8 +84,8 @@ def killed(limit: MemoryLimit) -> BudgetError:
 
 
 @contextmanager
-def _handing_on(process: subprocess.Popen[str]) -> Iterator[list[int]]:
-    """Hand SIGINT and SIGTERM on to a process instead of ending here; tells which were."""
+def hand_on_signals(process: subprocess.Popen[str]) -> Iterator[list[int]]:
+    """Hand SIGINT and SIGTERM on to a process instead of ending here; the list holds those that came."""
     handed: list[int] = []
 
     def hand_on(number: int, frame: object) -> None:

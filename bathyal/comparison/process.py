@@ -8,6 +8,7 @@ computes.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -25,15 +26,20 @@ from ..memory.process.limit import MemoryLimit
 MODULE = "bathyal.comparison.side"
 
 
-def environment() -> dict[str, str]:
-    """Without the working folder on Python's path (`-m` would put it there), so that no file of the user is imported."""
+def make_environment() -> dict[str, str]:
+    """Return an environment in which Python imports no file of the user's working folder, as `-m` would."""
     return {**os.environ, "PYTHONSAFEPATH": "1"}
+
+
+def keep_plain(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that JSON can hold, by name, for a process that builds the same network from them."""
+    return {name: value for name, value in vars(options).items() if isinstance(value, (int, float, str, type(None)))}
 
 
 def read_libraries() -> None:
     """Bring the files of all libraries into memory, in a process outside of every limited group."""
     code = f"import {MODULE}, torch"
-    subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=False)
+    subprocess.run([sys.executable, "-c", code], env=make_environment(), capture_output=True, check=False)
 
 
 class SideProcess:
@@ -71,7 +77,7 @@ class SideProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=environment(),
+            env=make_environment(),
         )
         self.facts = self._ask({"side": self.name, "options": self._options})
         self.facts.pop("ready", None)

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.data.synthetic import Synthetic
-from ..engine.settings import usable_cores
 from ..engine.trainer import Trainer
 from ..layers.builder import Layer, forward_graph
 from ..layers.container import Identity
@@ -39,7 +38,7 @@ OUT_OF_MEMORY = ("can't allocate memory", "Cannot allocate memory")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSide:
     """A side that is ready.
 
     Attributes:
@@ -51,22 +50,22 @@ class Opened:
     facts: dict[str, Any]
 
 
-def without_dropout(layer: Layer) -> Layer:
-    """The same network with the same names, every dropout replaced by the identity: two libraries draw other numbers."""
+def remove_dropout(layer: Layer) -> Layer:
+    """Return the network with the same names and no dropout, as two libraries draw other numbers."""
     if isinstance(layer, Dropout):
         return Identity(name=layer.name)
     made = copy.copy(layer)
     for field in fields(layer):
         value = getattr(layer, field.name)
         if isinstance(value, Layer):
-            object.__setattr__(made, field.name, without_dropout(value))
+            object.__setattr__(made, field.name, remove_dropout(value))
         elif isinstance(value, tuple) and any(isinstance(part, Layer) for part in value):
-            parts = tuple(without_dropout(part) if isinstance(part, Layer) else part for part in value)
+            parts = tuple(remove_dropout(part) if isinstance(part, Layer) else part for part in value)
             object.__setattr__(made, field.name, parts)
     return made
 
 
-def open_side(side: str, choice: NetworkChoice) -> Opened:
+def open_side(side: str, choice: NetworkChoice) -> OpenedSide:
     """Build the network of one side with its first values.
 
     Raises:
@@ -74,15 +73,15 @@ def open_side(side: str, choice: NetworkChoice) -> Opened:
         DeviceError: PyTorch is not installed.
     """
     settings = choice.settings
-    network = without_dropout(choice.network)
+    network = remove_dropout(choice.network)
     if side == OURS:
         trainer = Trainer.with_settings(network, settings)
         facts = {"arena_bytes": trainer.plan.peak_bytes, "recomputed_ops": trainer.plan.recomputed_ops}
         _ = trainer.state
-        return Opened(lambda images, labels: trainer.train_step(images, labels).loss, facts)
+        return OpenedSide(lambda images, labels: trainer.train_step(images, labels).loss, facts)
     graph = forward_graph(network, settings.input_shape, settings.dtype)
-    threads = settings.threads or usable_cores()
-    return Opened(TorchStep(graph, side, settings.optimizer, seed=settings.seed, threads=threads).train_step, {})
+    torch = TorchStep(graph, side, settings.optimizer, seed=settings.seed, threads=settings.count_threads())
+    return OpenedSide(torch.train_step, {})
 
 
 def serve(asked: TextIO, answers: TextIO) -> None:

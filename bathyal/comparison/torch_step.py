@@ -79,7 +79,7 @@ def require_torch(name: str = "torch") -> None:
 
 
 def split(graph: Graph, parts: Callable[[int], int] | None) -> tuple[tuple[Op, ...], ...]:
-    """The forward operations in consecutive runs of whole blocks, as equal in number as can be.
+    """Return the forward operations in consecutive runs of whole blocks, as equal in number as can be.
 
     Args:
         graph: from `forward_graph`.
@@ -166,13 +166,13 @@ class TorchStep:
         entering = self._images.id
         *checkpointed, last = self._parts
         for ops in checkpointed:
-            leaving = self._leaving(ops)
+            leaving = self._find_leaving(ops)
             x = self._checkpoint(self._run, ops, entering, leaving, x, use_reentrant=False, preserve_rng_state=False)
             entering = leaving
         return self._run(last, entering, self._graph.outputs[0], x)
 
-    def _leaving(self, ops: Sequence[Op]) -> int:
-        """The one tensor that goes from a part to the next."""
+    def _find_leaving(self, ops: Sequence[Op]) -> int:
+        """Return the one tensor that goes from a part to the next."""
         inside = {op.id for op in ops}
         (found,) = (t for op in ops for t in op.outputs if any(reader not in inside for reader in self._readers[t]))
         return found
@@ -187,8 +187,8 @@ class TorchStep:
                     del live[tensor]
         return live[leaving]
 
-    def _inplace(self, op: Op) -> bool:
-        """Whether an activation may overwrite its input."""
+    def _may_overwrite(self, op: Op) -> bool:
+        """Say whether an activation may overwrite its input."""
         (x,) = op.inputs
         producer = self._producers[x]
         return producer >= 0 and self._graph.ops[producer].kind in OWN_INPUT and self._readers[x] == [op.id]
@@ -208,7 +208,7 @@ class TorchStep:
             case "lrn":
                 return functional.local_response_norm(x, attrs["size"], attrs["alpha"], attrs["beta"], attrs["k"])
             case "relu":
-                return functional.relu(x, inplace=self._inplace(op))
+                return functional.relu(x, inplace=self._may_overwrite(op))
             case "sigmoid":
                 return self._torch.sigmoid(x)
             case "tanh":

@@ -27,7 +27,7 @@ class Data:
     choice: NetworkChoice
 
 
-def load(options: argparse.Namespace) -> Data:
+def load_data(options: argparse.Namespace) -> Data:
     """Open the data and build a network that fits them.
 
     Raises:
@@ -50,10 +50,10 @@ def load(options: argparse.Namespace) -> Data:
         choice = choose(options)
         shape = choice.settings.input_shape[1:]
         return Data(Synthetic(shape, choice.classes, batch, SYNTHETIC_BATCHES, options.seed), None, choice)
-    return _folder(options, batch)
+    return _load_folder(options, batch)
 
 
-def _folder(options: argparse.Namespace, batch: int) -> Data:
+def _load_folder(options: argparse.Namespace, batch: int) -> Data:
     root = Path(options.data)
     split = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
     split = split if (root / "train").is_dir() else None

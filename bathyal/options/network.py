@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..engine.settings import Settings
 from ..layers.builder import Layer
-from ..layers.optimizer import SGD
 from ..memory.errors import ConfigError
 from ..models.registry import build_model, find_model
+from .arguments import add_json_argument
+from .settings import add_optimizer_arguments, add_setting_arguments, read_settings
 
 DEFAULT_BATCH = 8
-DEFAULT_LEARNING_RATE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,23 @@ class NetworkChoice:
     network: Layer
     settings: Settings
     classes: int
+
+
+def add_network_arguments(command: argparse.ArgumentParser, *, leave_out: Collection[str] = ()) -> None:
+    """Add the arguments that say which network is planned or trained, and how.
+
+    Args:
+        command: its parser.
+        leave_out: names of settings that the command does not take.
+    """
+    command.add_argument("model", help="a bundled network, see `bathyal info`, or resnet:N1,N2,N3,N4")
+    command.add_argument("--batch", type=int, default=None, help=f"images per step (default: {DEFAULT_BATCH})")
+    command.add_argument("--image", type=int, default=None, help="side of the images in pixels")
+    command.add_argument("--classes", type=int, default=None, help="number of classes")
+    command.add_argument("--variant", default=None, help="'today' or 'paper', where a network has both")
+    add_setting_arguments(command, leave_out=leave_out)
+    add_optimizer_arguments(command)
+    add_json_argument(command)
 
 
 def choose(options: argparse.Namespace, channels: int | None = None, image: int | None = None) -> NetworkChoice:
@@ -44,22 +62,5 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
         if value < 1:
             raise ConfigError(name, "a whole number of at least 1", str(value))
     network = build_model(options.model, classes, options.variant)
-    rate = DEFAULT_LEARNING_RATE if options.lr is None else options.lr
-    settings = Settings(
-        (batch, channels or entry.channels, side, side),
-        SGD(rate, options.momentum, options.weight_decay, options.nesterov),
-        options.memory,
-        options.strategy,
-        options.kernels,
-        options.device,
-        options.dtype,
-        options.seed,
-        options.threads,
-        options.costs,
-        options.link,
-        options.spill_dir,
-        options.spill_size,
-        options.math,
-        options.cuda_graphs,
-    )
+    settings = read_settings(options, (batch, channels or entry.channels, side, side))
     return NetworkChoice(network, settings, classes)

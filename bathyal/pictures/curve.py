@@ -24,7 +24,7 @@ def draw(title: str, points: Sequence[Point], seconds: float) -> Figure:
         points: in the order of `curve`.
         seconds: of a step with no limit, which the times are given by.
     """
-    figure = picture.new_figure(8, 5)
+    figure = picture.make_figure(8, 5)
     axes = figure.add_subplot()
     for number, strategy in enumerate(dict.fromkeys(point.strategy for point in points)):
         mine = sorted((p for p in points if p.strategy == strategy), key=lambda p: (p.peak_bytes, -p.predicted_seconds))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def require(path: Path) -> None:
+def require_drawing(path: Path) -> None:
     """Say before the work begins that its picture cannot be drawn.
 
     Raises:
@@ -33,8 +33,8 @@ def require(path: Path) -> None:
         raise DeviceError("--plot", "matplotlib", str(error), "Install it with: pip install 'bathyal[plot]'") from error
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches, that draws with Agg."""
+def make_figure(width: float, height: float) -> Figure:
+    """Make an empty figure, in inches, that draws with Agg."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

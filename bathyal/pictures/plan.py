@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.session import Planned
+from ..engine.programs import Planned
 from ..memory.sizes import format_size
 from ..scheduler.plan.occupancy import Occupancy, Use, measure_occupancy
 from . import picture
@@ -38,9 +38,9 @@ def draw(planned: Planned) -> Figure:
     """Draw the plan of a step."""
     plan, graph = planned.plan, planned.graph
     found = measure_occupancy(plan, graph, planned.costs)
-    figure = picture.new_figure(10, 5)
+    figure = picture.make_figure(10, 5)
     axes = figure.add_subplot()
-    edges, rows = _columns(found)
+    edges, rows = _cut_columns(found)
     stack = [np.append(row, row[-1:]) / MIB for row in rows]
     axes.stackplot(
         edges, stack, labels=[use.value for use in COLORS], colors=list(COLORS.values()), step="post", linewidth=0
@@ -66,7 +66,7 @@ def draw(planned: Planned) -> Figure:
     return figure
 
 
-def _columns(found: Occupancy) -> tuple[_Numbers, list[_Numbers]]:
+def _cut_columns(found: Occupancy) -> tuple[_Numbers, list[_Numbers]]:
     rows = [found.nbytes[use] for use in COLORS]
     count = len(found.repeated)
     if count <= COLUMNS:
@@ -95,7 +95,7 @@ def _mark_passes(axes: Axes, found: Occupancy) -> None:
 
 
 def _mark_repeated(axes: Axes, found: Occupancy, height: float) -> None:
-    """A strip at the bottom where operations run again."""
+    """Draw a strip at the bottom where operations run again."""
     flips = np.flatnonzero(np.diff(found.repeated.astype(np.int8), prepend=0, append=0))
     if len(flips):
         begins, ends = found.edges[flips[::2]], found.edges[flips[1::2]]
@@ -104,7 +104,7 @@ def _mark_repeated(axes: Axes, found: Occupancy, height: float) -> None:
 
 
 def _draw_transfers(axes: Axes, found: Occupancy, bottom: float, height: float) -> None:
-    """A lane for each direction, as long as its transfers take, between the bytes and the names of the passes."""
+    """Draw a lane for each direction, as long as its transfers take, between the bytes and the names of the passes."""
     end = float(found.edges[-1])
     for lane, (name, color) in enumerate(LANES.items()):
         spans = [(c.start, c.end - c.start) for c in found.transfers if c.outward is (name == "out")]

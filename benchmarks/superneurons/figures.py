@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bathyal.engine.session import Planned, plan_without_memory
+from bathyal.engine.planning.alone import plan_without_memory
+from bathyal.engine.programs import Planned
 from bathyal.engine.settings import Settings
 from bathyal.layers import SGD, forward_graph
 from bathyal.models.registry import build_model
@@ -104,7 +105,7 @@ def make_our_plans(model: str) -> tuple[Planned, Planned]:
 
     def make_plan(strategy: str, budget_bytes: int) -> Planned:
         shape, optimizer = (BATCHES[model], 3, 227, 227), SGD(0.01, momentum=0.9)
-        settings = Settings(shape, optimizer, strategy=strategy, backend="null", kernels="fixed")
+        settings = Settings(input_shape=shape, optimizer=optimizer, strategy=strategy, device="null", kernels="fixed")
         return plan_without_memory(build_model(model, variant="paper"), settings, budget_bytes)
 
     least = make_plan("chain", UNLIMITED).plan.min_budget_bytes

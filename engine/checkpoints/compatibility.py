@@ -45,11 +45,11 @@ def environment(session: Session) -> dict[str, Any]:
         "backend": session.backend.name,
         "version": session.backend.version(),
         "threads": session.threads,
-        "kernel_choice": session.settings.kernels,
+        "kernel_choice": session.settings.kernels.value,
     }
 
 
-def require_match(path: Path, header: Mapping[str, Any], run: Mapping[str, Any], around: Mapping[str, Any]) -> None:
+def require_same_run(path: Path, header: Mapping[str, Any], run: Mapping[str, Any], around: Mapping[str, Any]) -> None:
     """Compare the header of the checkpoint at `path` with the identity of a run and with what is around it.
 
     Raises:

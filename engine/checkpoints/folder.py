@@ -29,10 +29,10 @@ from typing import Any
 from ...memory.errors import CheckpointError
 from ...memory.sizes import format_size_exact
 from ..data.sources import require_count
-from .reader import Checkpoint, load
-from .writer import ArraySource, array_record_nbytes, frame_nbytes, write
+from .reader import Checkpoint, read_checkpoint
+from .writer import ArraySource, count_array_bytes, count_frame_bytes, write
 
-__all__ = ["Checkpoint", "checkpoint_path", "load", "newest", "prepare", "save"]
+__all__ = ["Checkpoint", "find_newest", "name_checkpoint", "prepare", "read_checkpoint", "save"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _TEMPORARY = re.compile(r"\.step-[0-9]{8,}\.[0-9]+-[0-9a-f]{16}\.tmp")
 _FLUSH_EVERY = 64 * 2**20
 
 
-def checkpoint_path(directory: Path, step: int) -> Path:
+def name_checkpoint(directory: Path, step: int) -> Path:
     """Return where the checkpoint of a step lies."""
     return directory / f"step-{step:08d}.bathyal"
 
@@ -81,16 +81,16 @@ def save(directory: Path, step: int, header: Mapping[str, Any], arrays: Iterable
     """
     require_count("step", step, 0)
     require_count("keep", keep)
-    path = checkpoint_path(directory, step)
-    sizes = _Sizes(arrays, str(path), frame_nbytes(str(path), step, header))
+    path = name_checkpoint(directory, step)
+    sizes = _Sizes(arrays, str(path), count_frame_bytes(str(path), step, header))
     try:
-        with _storage():
+        with _mark_storage_errors():
             _make_directory(directory)
             _remove_strays(directory)
             descriptor, temporary = _create_temporary(directory, step)
         try:
             write(_Output(descriptor).write, str(path), step, header, sizes)
-            with _storage():
+            with _mark_storage_errors():
                 os.fsync(descriptor)
                 temporary.replace(path)
         except BaseException:
@@ -99,15 +99,15 @@ def save(directory: Path, step: int, header: Mapping[str, Any], arrays: Iterable
             raise
         finally:
             os.close(descriptor)
-        with _storage():
+        with _mark_storage_errors():
             _flush_directory(directory)
     except _StorageError as failure:
-        raise _failed(path, sizes, failure.error) from failure.error
+        raise _make_write_error(path, sizes, failure.error) from failure.error
     _remove_older(directory, step, keep)
     return path
 
 
-def newest(directory: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
+def find_newest(directory: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
     """Return the newest whole checkpoint, every byte of it checked, and an error for each newer one that is damaged.
 
     (None, …) where there is none, or no such directory.
@@ -116,9 +116,9 @@ def newest(directory: Path) -> tuple[Checkpoint | None, list[CheckpointError]]:
         CheckpointError: the directory cannot be read.
     """
     errors: list[CheckpointError] = []
-    for step in sorted(_steps(directory), reverse=True):
+    for step in sorted(_list_steps(directory), reverse=True):
         try:
-            return load(checkpoint_path(directory, step)), errors
+            return read_checkpoint(name_checkpoint(directory, step)), errors
         except CheckpointError as error:
             logger.warning("checkpoint left out: %s", error)
             errors.append(error)
@@ -134,7 +134,7 @@ class _StorageError(Exception):
 
 
 @contextmanager
-def _storage() -> Iterator[None]:
+def _mark_storage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -151,7 +151,7 @@ class _Sizes:
 
     def __iter__(self) -> Iterator[ArraySource]:
         for name, shape, dtype, pieces in self._arrays:
-            self.nbytes += array_record_nbytes(self._where, name, shape, dtype)
+            self.nbytes += count_array_bytes(self._where, name, shape, dtype)
             yield name, shape, dtype, pieces
 
     def count_rest(self) -> str:
@@ -177,25 +177,27 @@ class _Output:
     def write(self, data: memoryview) -> None:
         written = 0
         while written < len(data):
-            with _storage():
+            with _mark_storage_errors():
                 written += os.write(self._descriptor, data[written : written + _FLUSH_EVERY])
         self._waiting += written
         if self._waiting >= _FLUSH_EVERY:
             # Under a cgroup's limit, gigabytes of dirty pages would stall the training that goes on beside.
-            with _storage():
+            with _mark_storage_errors():
                 os.fdatasync(self._descriptor)
             self._waiting = 0
 
 
-def _failed(path: Path, sizes: _Sizes, error: OSError) -> CheckpointError:
+def _make_write_error(path: Path, sizes: _Sizes, error: OSError) -> CheckpointError:
     reason = error.strerror or str(error)
     hint = "The earlier checkpoints are as they were."
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         hint = f"Free some space, keep fewer checkpoints, or choose another directory. {hint}"
-    return CheckpointError(str(path), f"to write {sizes.count_rest()}", f"{reason}; {_free(path.parent)} free", hint)
+    return CheckpointError(
+        str(path), f"to write {sizes.count_rest()}", f"{reason}; {_describe_free(path.parent)} free", hint
+    )
 
 
-def _free(directory: Path) -> str:
+def _describe_free(directory: Path) -> str:
     for existing in (directory, *directory.parents):
         try:
             found = os.statvfs(existing)
@@ -245,15 +247,15 @@ def _remove_strays(directory: Path) -> None:
 
 
 def _remove_older(directory: Path, step: int, keep: int) -> None:
-    earlier = sorted(other for other in _steps(directory) if other <= step)
+    earlier = sorted(other for other in _list_steps(directory) if other <= step)
     for old in earlier[:-keep]:
         try:
-            checkpoint_path(directory, old).unlink(missing_ok=True)
+            name_checkpoint(directory, old).unlink(missing_ok=True)
         except OSError as error:
             logger.warning("an old checkpoint could not be removed: %s", error)
 
 
-def _steps(directory: Path) -> list[int]:
+def _list_steps(directory: Path) -> list[int]:
     try:
         names = {path.name for path in directory.iterdir()}
     except FileNotFoundError:
@@ -262,7 +264,7 @@ def _steps(directory: Path) -> list[int]:
         raise CheckpointError(str(directory), "a directory to read", error.strerror or str(error)) from error
     steps = [int(found[1]) for found in map(_NAME.fullmatch, names) if found]
     # A name with more zeros than we write is someone else's: the step would be looked for under our name.
-    return [step for step in set(steps) if checkpoint_path(directory, step).name in names]
+    return [step for step in set(steps) if name_checkpoint(directory, step).name in names]
 
 
 def _flush_directory(directory: Path) -> None:

@@ -6,7 +6,7 @@ parts is followed by its BLAKE2b-256 digest; the digest at the end is over all d
 cannot be left out, repeated or mixed between files. Integers are little-endian. The preamble stays as it is in all
 versions.
 
-Does not decide where the file lies or when it is durable (`checkpoint.py` does), nor whether it fits the network.
+Does not decide where the file lies or when it is durable (`folder.py` does), nor whether it fits the network.
 BLAKE2: RFC 7693. It detects damage; it does not prove who wrote the file.
 """
 
@@ -32,6 +32,6 @@ KINDS = "biufc"
 """The kinds of dtype that a file can hold; nothing that needs pickling."""
 
 
-def new_digest(data: bytes | memoryview = b"") -> blake2b:
+def make_digest(data: bytes | memoryview = b"") -> blake2b:
     """Return a BLAKE2b-256 hash of `data`, to be carried on or read."""
     return blake2b(data, digest_size=DIGEST)

@@ -1,6 +1,6 @@
 """Reading a checkpoint file: whole and checked, or an error that says what is damaged.
 
-Decides from the file alone, laid out as `checkpoint_format.py` describes. Every length is checked against the bytes that
+Decides from the file alone, laid out as `format.py` describes. Every length is checked against the bytes that
 are there before anything is allocated, and every digest before anything is believed. Does not check that the arrays fit
 a network.
 """
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...memory.errors import CheckpointError
-from .format import ARRAY, DIGEST, END, KINDS, MAGIC, PREAMBLE, RECORD, TAIL, VERSION, new_digest
+from .format import ARRAY, DIGEST, END, KINDS, MAGIC, PREAMBLE, RECORD, TAIL, VERSION, make_digest
 
 _LARGEST_DESCRIPTION = 2**20
 _CHUNK = 2**20
@@ -80,12 +80,12 @@ class Checkpoint:
             raise CheckpointError(where, f"{came}, as the target has it", f"{stored} in the file")
         if not (target.flags.c_contiguous and target.flags.writeable):
             raise CheckpointError(where, "a C-contiguous, writable target", "another one")
-        with _opened(self.path) as file:
+        with _open_file(self.path) as file:
             reader = _Reader(file, self.path, entry.offset)
             view = target.reshape(-1).view(np.uint8).data
             reader.fill(view, where)
-            if new_digest(view).digest() != entry.digest:
-                raise damaged(self.path, f"the stored digest of array {name!r}", "another one")
+            if make_digest(view).digest() != entry.digest:
+                raise make_damage_error(self.path, f"the stored digest of array {name!r}", "another one")
 
     def chunks(self, name: str, nbytes: int = _CHUNK) -> Iterator[bytes]:
         """Yield the bytes of an array in pieces of at most `nbytes`; their digest is checked after the last one.
@@ -94,14 +94,14 @@ class Checkpoint:
             CheckpointError: no such array, or a damaged file.
         """
         entry = self._entry(name)
-        with _opened(self.path) as file:
+        with _open_file(self.path) as file:
             reader = _Reader(file, self.path, entry.offset)
-            digest = new_digest()
+            digest = make_digest()
             for piece in reader.pieces(entry.nbytes, f"array {name!r}", nbytes):
                 digest.update(piece)
                 yield piece
         if digest.digest() != entry.digest:
-            raise damaged(self.path, f"the stored digest of array {name!r}", "another one")
+            raise make_damage_error(self.path, f"the stored digest of array {name!r}", "another one")
 
     def pieces(self, name: str, rows: Sequence[int]) -> Iterator[npt.NDArray[Any]]:
         """Yield an array in consecutive pieces of so many rows; its digest is checked after the last one.
@@ -113,9 +113,9 @@ class Checkpoint:
         where = f"{self.path}, array {name!r}"
         if entry.shape[:1] != (sum(rows),):
             raise CheckpointError(where, f"{sum(rows)} rows", f"shape {entry.shape} in the file")
-        with _opened(self.path) as file:
+        with _open_file(self.path) as file:
             reader = _Reader(file, self.path, entry.offset)
-            digest = new_digest()
+            digest = make_digest()
             for count in rows:
                 piece = np.empty((count, *entry.shape[1:]), entry.dtype)
                 view = piece.reshape(-1).view(np.uint8).data
@@ -123,7 +123,7 @@ class Checkpoint:
                 digest.update(view)
                 yield piece
         if digest.digest() != entry.digest:
-            raise damaged(self.path, f"the stored digest of array {name!r}", "another one")
+            raise make_damage_error(self.path, f"the stored digest of array {name!r}", "another one")
 
     def _entry(self, name: str) -> ArrayEntry:
         if name not in self.entries:
@@ -131,12 +131,12 @@ class Checkpoint:
         return self.entries[name]
 
 
-def damaged(path: Path, expected: str, actual: str) -> CheckpointError:
+def make_damage_error(path: Path, expected: str, actual: str) -> CheckpointError:
     """Return the error for a file that is not whole."""
     return CheckpointError(str(path), expected, actual, "The file is damaged: use an earlier checkpoint.")
 
 
-def load(path: Path, verify: bool = True) -> Checkpoint:
+def read_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
     """Return the checkpoint at `path`, having read and checked every byte of it.
 
     Args:
@@ -146,7 +146,7 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
     Raises:
         CheckpointError: missing, unreadable, of a newer version, or damaged: says where.
     """
-    with _opened(path) as file:
+    with _open_file(path) as file:
         reader = _Reader(file, path, 0)
         _, version, header_nbytes = PREAMBLE.unpack(_read_preamble(reader))
         if version != VERSION:
@@ -157,7 +157,7 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
         entries: dict[str, ArrayEntry] = {}
         while (entry := _read_record(reader, len(entries), verify)) is not None:
             if entry.name in entries:
-                raise damaged(path, "each array once", f"{entry.name!r} twice")
+                raise make_damage_error(path, "each array once", f"{entry.name!r} twice")
             entries[entry.name] = entry
         return Checkpoint(path, fields["step"], fields["header"], entries)
 
@@ -172,13 +172,15 @@ class _Reader:
         self.path = path
         self.position = position
         self.size = os.fstat(file.fileno()).st_size
-        self.chain = new_digest()
+        self.chain = make_digest()
         file.seek(position)
 
     def require(self, nbytes: int, what: str) -> None:
         left = self.size - self.position
         if nbytes > left:
-            raise damaged(self.path, f"{nbytes} bytes of {what} at byte {self.position}", f"{left} to the end")
+            raise make_damage_error(
+                self.path, f"{nbytes} bytes of {what} at byte {self.position}", f"{left} to the end"
+            )
 
     def fill(self, view: memoryview, what: str) -> None:
         self.require(len(view), what)
@@ -189,7 +191,7 @@ class _Reader:
             except OSError as error:
                 raise CheckpointError(str(self.path), f"to read {what}", error.strerror or str(error)) from error
             if not count:
-                raise damaged(self.path, f"{len(view)} bytes of {what}", f"{filled}")
+                raise make_damage_error(self.path, f"{len(view)} bytes of {what}", f"{filled}")
             filled += count
         self.position += filled
 
@@ -212,16 +214,16 @@ class _Reader:
         stored = self.take(DIGEST, f"the digest of {what}")
         self.chain.update(stored)
         if stored != digest:
-            raise damaged(self.path, f"the stored digest of {what}", "another one")
+            raise make_damage_error(self.path, f"the stored digest of {what}", "another one")
 
     def part(self, nbytes: int, what: str, before: bytes = b"") -> bytes:
         data = before + self.take(nbytes, what)
-        self.check(new_digest(data).digest(), what)
+        self.check(make_digest(data).digest(), what)
         return data
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[FileIO]:
+def _open_file(path: Path) -> Iterator[FileIO]:
     try:
         # A pipe of that name would block an open that waits for its other end.
         file = FileIO(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "r")
@@ -235,10 +237,10 @@ def _opened(path: Path) -> Iterator[FileIO]:
 
 def _read_preamble(reader: _Reader) -> bytes:
     if reader.size == 0:
-        raise damaged(reader.path, "a checkpoint", "an empty file")
+        raise make_damage_error(reader.path, "a checkpoint", "an empty file")
     preamble = reader.take(PREAMBLE.size, "the preamble")
     if not preamble.startswith(MAGIC):
-        raise damaged(reader.path, f"a Bathyal checkpoint, which begins with {MAGIC!r}", f"{preamble[:8]!r}")
+        raise make_damage_error(reader.path, f"a Bathyal checkpoint, which begins with {MAGIC!r}", f"{preamble[:8]!r}")
     return reader.part(0, "the preamble", preamble)
 
 
@@ -251,16 +253,18 @@ def _read_record(reader: _Reader, index: int, verify: bool) -> ArrayEntry | None
         _read_end(reader, start, index)
         return None
     if marker != ARRAY or length > _LARGEST_DESCRIPTION:
-        raise damaged(reader.path, f"an array or the end at byte {reader.position - RECORD.size}", f"{start!r}")
+        raise make_damage_error(
+            reader.path, f"an array or the end at byte {reader.position - RECORD.size}", f"{start!r}"
+        )
     description = reader.part(length, what, start)[RECORD.size :]
     fields = _parse(reader.path, description, {"name": str, "shape": list, "dtype": str, "nbytes": int}, what)
     name, shape, dtype, nbytes = (fields[key] for key in ("name", "shape", "dtype", "nbytes"))
-    if _nbytes(shape, dtype) != nbytes:
-        raise damaged(reader.path, f"{what} to hold {dtype} {shape}", f"{nbytes} bytes")
+    if _count_bytes(shape, dtype) != nbytes:
+        raise make_damage_error(reader.path, f"{what} to hold {dtype} {shape}", f"{nbytes} bytes")
     offset = reader.position
     stored_as = f"array {name!r}"
     if verify:
-        digest = new_digest()
+        digest = make_digest()
         for piece in reader.pieces(nbytes, stored_as):
             digest.update(piece)
         reader.check(found := digest.digest(), stored_as)
@@ -278,22 +282,22 @@ def _read_end(reader: _Reader, start: bytes, arrays: int) -> None:
     reader.check(digest, "the whole file")
     _, count, nbytes = TAIL.unpack(tail)
     if (count, nbytes) != (arrays, reader.position):
-        raise damaged(reader.path, f"{count} arrays in {nbytes} bytes", f"{arrays} in {reader.position}")
+        raise make_damage_error(reader.path, f"{count} arrays in {nbytes} bytes", f"{arrays} in {reader.position}")
     if reader.position != reader.size:
-        raise damaged(reader.path, f"{nbytes} bytes", f"{reader.size}")
+        raise make_damage_error(reader.path, f"{nbytes} bytes", f"{reader.size}")
 
 
 def _parse(path: Path, data: bytes, kinds: Mapping[str, type], what: str) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"JSON in {what}", str(error)) from error
+        raise make_damage_error(path, f"JSON in {what}", str(error)) from error
     if not isinstance(fields, dict) or any(not isinstance(fields.get(key), kind) for key, kind in kinds.items()):
-        raise damaged(path, f"{', '.join(kinds)} in {what}", "other fields")
+        raise make_damage_error(path, f"{', '.join(kinds)} in {what}", "other fields")
     return fields
 
 
-def _nbytes(shape: list[Any], dtype: str) -> int | None:
+def _count_bytes(shape: list[Any], dtype: str) -> int | None:
     """Return the bytes of an array; None where shape or dtype make no sense."""
     if any(type(size) is not int or size < 0 for size in shape):
         return None

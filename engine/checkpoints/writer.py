@@ -1,7 +1,7 @@
 """Writing a checkpoint file as a stream: one piece of one array in memory at a time.
 
-Decides the bytes that `checkpoint_format.py` describes, from a header and arrays that are drawn one after another.
-Does not decide where they go, nor when they are durable (`checkpoint.py` does).
+Decides the bytes that `format.py` describes, from a header and arrays that are drawn one after another.
+Does not decide where they go, nor when they are durable (`folder.py` does).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...memory.errors import CheckpointError
-from .format import ARRAY, DIGEST, END, KINDS, MAGIC, PREAMBLE, RECORD, TAIL, VERSION, new_digest
+from .format import ARRAY, DIGEST, END, KINDS, MAGIC, PREAMBLE, RECORD, TAIL, VERSION, make_digest
 
 Chunk: TypeAlias = "bytes | bytearray | memoryview | npt.NDArray[Any]"
 ArraySource: TypeAlias = "tuple[str, tuple[int, ...], npt.DTypeLike, Iterable[Chunk]]"
@@ -36,7 +36,7 @@ def write(
             more or fewer bytes than the shape says.
     """
     writer = _Writer(output)
-    stored = _header_json(where, step, header)
+    stored = _encode_header(where, step, header)
     writer.part(PREAMBLE.pack(MAGIC, VERSION, len(stored)))
     writer.part(stored)
     names: set[str] = set()
@@ -50,7 +50,7 @@ def write(
     writer.end(len(names))
 
 
-def array_record_nbytes(where: str, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
+def count_array_bytes(where: str, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> int:
     """Return the bytes that an array takes in a file.
 
     Raises:
@@ -60,13 +60,13 @@ def array_record_nbytes(where: str, name: str, shape: tuple[int, ...], dtype: np
     return RECORD.size + len(description) + DIGEST + nbytes + DIGEST
 
 
-def frame_nbytes(where: str, step: int, header: Mapping[str, Any]) -> int:
+def count_frame_bytes(where: str, step: int, header: Mapping[str, Any]) -> int:
     """Return the bytes of a file without arrays.
 
     Raises:
         CheckpointError: a header that is not JSON.
     """
-    return PREAMBLE.size + len(_header_json(where, step, header)) + TAIL.size + 3 * DIGEST
+    return PREAMBLE.size + len(_encode_header(where, step, header)) + TAIL.size + 3 * DIGEST
 
 
 class _Writer:
@@ -76,7 +76,7 @@ class _Writer:
 
     def __init__(self, output: Callable[[memoryview], None]) -> None:
         self._output = output
-        self._chain = new_digest()
+        self._chain = make_digest()
         self._nbytes = 0
 
     def put(self, data: bytes | memoryview) -> None:
@@ -89,7 +89,7 @@ class _Writer:
 
     def part(self, data: bytes) -> None:
         self.put(data)
-        self.seal(new_digest(data).digest())
+        self.seal(make_digest(data).digest())
 
     def end(self, arrays: int) -> None:
         tail = TAIL.pack(END, arrays, self._nbytes + TAIL.size + DIGEST)
@@ -98,7 +98,7 @@ class _Writer:
         self.put(self._chain.digest())
 
 
-def _header_json(where: str, step: int, header: Mapping[str, Any]) -> bytes:
+def _encode_header(where: str, step: int, header: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps({"step": step, "header": dict(header)}).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -116,10 +116,10 @@ def _describe(where: str, name: str, shape: tuple[int, ...], dtype: npt.DTypeLik
 
 
 def _write_data(writer: _Writer, where: str, nbytes: int, pieces: Iterable[Chunk]) -> None:
-    digest = new_digest()
+    digest = make_digest()
     written = 0
     for piece in pieces:
-        view = _bytes_of(piece)
+        view = _view_bytes(piece)
         written += len(view)
         if written > nbytes:
             break
@@ -131,7 +131,7 @@ def _write_data(writer: _Writer, where: str, nbytes: int, pieces: Iterable[Chunk
     writer.seal(digest.digest())
 
 
-def _bytes_of(piece: Chunk) -> memoryview:
+def _view_bytes(piece: Chunk) -> memoryview:
     if isinstance(piece, np.ndarray):
         # Through numpy, because memoryview casts neither other byte orders nor empty arrays.
         return np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data

@@ -40,12 +40,12 @@ def decode_image(path: str, size: tuple[int, int], rng: np.random.Generator | No
     try:
         with Image.open(path) as opened:
             opened.load()
-            image = _upright(to_rgb(opened), _orientation(opened, path))
+            image = _turn_upright(convert_to_rgb(opened), _read_orientation(opened, path))
             height, width = size
             box = (
-                _centred_box(image.size, width / height)
+                _place_centred_box(image.size, width / height)
                 if rng is None
-                else _random_box(image.size, width / height, rng)
+                else _draw_random_box(image.size, width / height, rng)
             )
             image = image.resize((width, height), Image.Resampling.BILINEAR, box=box)
             if rng is not None and rng.random() < 0.5:
@@ -58,7 +58,7 @@ def decode_image(path: str, size: tuple[int, int], rng: np.random.Generator | No
         raise DataError(path, "an image that Pillow can decode", f"{type(error).__name__}: {error}", hint) from error
 
 
-def to_rgb(image: Image) -> Image:
+def convert_to_rgb(image: Image) -> Image:
     """Return `image` in mode RGB, 8 bits a channel.
 
     Pillow's own conversion clips 16-bit grey to 255 instead of scaling it, and knows no range for 32 bits.
@@ -78,7 +78,7 @@ def to_rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
-def _upright(image: Image, orientation: int) -> Image:
+def _turn_upright(image: Image, orientation: int) -> Image:
     """Turn the image as its EXIF orientation says: 1 to 8, what the first row and column of the pixels are."""
     from PIL.Image import Transpose
 
@@ -94,7 +94,7 @@ def _upright(image: Image, orientation: int) -> Image:
     return image.transpose(moves[orientation]) if orientation in moves else image
 
 
-def _orientation(image: Image, path: str) -> int:
+def _read_orientation(image: Image, path: str) -> int:
     try:
         return int(image.getexif().get(_EXIF_ORIENTATION, 1))
     except Exception as error:  # A damaged EXIF block is common, and no reason to lose the pixels.
@@ -102,7 +102,7 @@ def _orientation(image: Image, path: str) -> int:
         return 1
 
 
-def _centred_box(size: tuple[int, int], ratio: float) -> tuple[float, float, float, float]:
+def _place_centred_box(size: tuple[int, int], ratio: float) -> tuple[float, float, float, float]:
     """Return the largest centred box (left, top, right, bottom) whose width is `ratio` times its height."""
     width, height = size
     box_width, box_height = min(width, height * ratio), min(height, width / ratio)
@@ -110,7 +110,9 @@ def _centred_box(size: tuple[int, int], ratio: float) -> tuple[float, float, flo
     return left, top, min(left + box_width, width), min(top + box_height, height)
 
 
-def _random_box(size: tuple[int, int], ratio: float, rng: np.random.Generator) -> tuple[float, float, float, float]:
+def _draw_random_box(
+    size: tuple[int, int], ratio: float, rng: np.random.Generator
+) -> tuple[float, float, float, float]:
     width, height = size
     for _ in range(_ATTEMPTS):
         area = width * height * rng.uniform(*_AREA)
@@ -120,4 +122,4 @@ def _random_box(size: tuple[int, int], ratio: float, rng: np.random.Generator) -
             left = int(rng.integers(width - box_width + 1))
             top = int(rng.integers(height - box_height + 1))
             return left, top, left + box_width, top + box_height
-    return _centred_box(size, ratio)
+    return _place_centred_box(size, ratio)

@@ -20,8 +20,17 @@ import numpy.typing as npt
 
 from ...memory.errors import ConfigError, DataError, DeviceError
 from .decoding import decode_image
-from .prefetch import results_alive, run_ahead
-from .sources import Batch, Use, batch_count, check_first_batch, permutation, random_stream, require_count, require_seed
+from .prefetch import count_results_alive, run_ahead
+from .sources import (
+    Batch,
+    Use,
+    check_first_batch,
+    count_batches,
+    draw_order,
+    make_random_stream,
+    require_count,
+    require_seed,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -95,19 +104,19 @@ class ImageFolder:
         self.workers = require_count("workers", workers)
         self.ahead = require_count("ahead", ahead)
         self._augment = augment
-        self._mean = _per_channel("mean", mean)
-        self._std = _per_channel("std", std)
+        self._mean = _parse_per_channel("mean", mean)
+        self._std = _parse_per_channel("std", std)
         if not (self._std > 0).all():
             raise ConfigError("std", "three positive numbers", repr(std))
         self._drop_last = drop_last
         self.classes = find_classes(self.root)
         self.files = find_images(self.root, self.classes)
-        batch_count(len(self.files), self.batch, drop_last, str(self.root))
+        count_batches(len(self.files), self.batch, drop_last, str(self.root))
 
     @property
     def batches_per_epoch(self) -> int:
         """The number of batches in an epoch."""
-        return batch_count(len(self.files), self.batch, self._drop_last, str(self.root))
+        return count_batches(len(self.files), self.batch, self._drop_last, str(self.root))
 
     @property
     def batch_bytes(self) -> int:
@@ -118,7 +127,7 @@ class ImageFolder:
     @property
     def queue_bytes(self) -> int:
         """Bytes of all batches that can be in memory at once: `ahead`, the one handed over and the one before it."""
-        return results_alive(self.ahead) * self.batch_bytes
+        return count_results_alive(self.ahead) * self.batch_bytes
 
     def epoch(self, number: int, first_batch: int = 0) -> Generator[Batch, None, None]:
         """Return the batches of epoch `number` from `first_batch` on; earlier ones are not read.
@@ -129,11 +138,11 @@ class ImageFolder:
             DataError: `first_batch` lies beyond the end of the epoch; while iterating, a file that cannot be decoded.
         """
         check_first_batch(str(self.root), number, first_batch, self.batches_per_epoch)
-        return self._batches(number, first_batch)
+        return self._draw_batches(number, first_batch)
 
-    def _batches(self, number: int, first_batch: int) -> Generator[Batch, None, None]:
+    def _draw_batches(self, number: int, first_batch: int) -> Generator[Batch, None, None]:
         count = len(self.files)
-        order = permutation(count, self.seed, Use.SHUFFLE, number) if self.shuffle else np.arange(count)
+        order = draw_order(count, self.seed, Use.SHUFFLE, number) if self.shuffle else np.arange(count)
 
         def decode(position: int) -> Batch:
             return self._decode_batch(order[position * self.batch : (position + 1) * self.batch], number)
@@ -146,7 +155,7 @@ class ImageFolder:
         for row, index in enumerate(indices):
             file = self.files[index]
             rng = (
-                np.random.Generator(random_stream(self.seed, Use.AUGMENT, number, int(index)))
+                np.random.Generator(make_random_stream(self.seed, Use.AUGMENT, number, int(index)))
                 if self._augment
                 else None
             )
@@ -164,7 +173,7 @@ def find_classes(root: Path) -> tuple[str, ...]:
     Raises:
         DataError: no such folder, or no sub-folder.
     """
-    entries = _list(root)
+    entries = _list_folder(root)
     names = tuple(sorted(entry.name for entry in entries if entry.is_dir()))
     if not names:
         images = sum(entry.name.lower().endswith(EXTENSIONS) for entry in entries)
@@ -183,16 +192,16 @@ def find_images(root: Path, classes: tuple[str, ...]) -> tuple[ImageFile, ...]:
     found: list[ImageFile] = []
     for label, name in enumerate(classes):
         folder = root / name
-        paths = sorted(_walk(folder, frozenset()))
+        paths = sorted(_walk_folder(folder, frozenset()))
         if not paths:
-            inside = len(_list(folder))
+            inside = len(_list_folder(folder))
             hint = "Remove the folder, or fill it."
             raise DataError(str(folder), f"images ({', '.join(EXTENSIONS)})", f"none among {inside} entries", hint)
         found.extend(ImageFile(path, label) for path in paths)
     return tuple(found)
 
 
-def _list(folder: Path) -> list[os.DirEntry[str]]:
+def _list_folder(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]
@@ -200,22 +209,22 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
         raise DataError(str(folder), _EXPECTED_LAYOUT, error.strerror or str(error)) from error
 
 
-def _walk(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+def _walk_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[str]:
     """Yield the images below `folder`; links are followed, but not back to a folder that contains them."""
     found = folder.stat()
     identity = (found.st_dev, found.st_ino)
     if identity in above:
         logger.warning("%s links back to a folder above it and is left out", folder)
         return
-    for entry in _list(folder):
+    for entry in _list_folder(folder):
         if entry.is_dir():
-            yield from _walk(Path(entry.path), above | {identity})
+            yield from _walk_folder(Path(entry.path), above | {identity})
         # A broken link is kept, so that it is named when it is met; pipes and devices are not.
         elif entry.name.lower().endswith(EXTENSIONS) and (entry.is_file() or entry.is_symlink()):
             yield entry.path
 
 
-def _per_channel(where: str, values: tuple[float, float, float]) -> npt.NDArray[np.float32]:
+def _parse_per_channel(where: str, values: tuple[float, float, float]) -> npt.NDArray[np.float32]:
     array = np.asarray(values, dtype=np.float32)
     if array.shape != (3,) or not np.isfinite(array).all():
         raise ConfigError(where, "three finite numbers, for red, green and blue", repr(values))

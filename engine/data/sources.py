@@ -5,7 +5,7 @@ was drawn before: a run that resumes at batch k of epoch e gets the batches that
 Random numbers come from the counter-based generator Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as
 1, 2, 3", SC 2011), keyed by (seed, use) with (epoch, index) as the counter.
 
-Does not check the values in a batch (`batches.py` does, at the border of the trainer), nor that a user's own iterable
+Does not check the values in a batch (`checks.py` does, at the border of the trainer), nor that a user's own iterable
 repeats itself: resuming such a run is only as exact as the iterable is.
 """
 
@@ -49,20 +49,20 @@ class Use(IntEnum):
     SPLIT = 5
 
 
-def random_stream(seed: int, use: Use, epoch: int = 0, index: int = 0) -> np.random.Philox:
+def make_random_stream(seed: int, use: Use, epoch: int = 0, index: int = 0) -> np.random.Philox:
     """Return the random bits that belong to (seed, use, epoch, index), whatever was drawn before."""
     key = np.array([seed, use], dtype=np.uint64)
     # The two low words count the draws within the stream.
     return np.random.Philox(key=key, counter=np.array([0, 0, index, epoch], dtype=np.uint64))
 
 
-def permutation(length: int, seed: int, use: Use, epoch: int = 0) -> npt.NDArray[np.int64]:
+def draw_order(length: int, seed: int, use: Use, epoch: int = 0) -> npt.NDArray[np.int64]:
     """Return a random order of `length` samples.
 
     It sorts raw words: numpy promises Philox's raw words for all its versions, but not `Generator.permutation`, and a
     run must resume the same under the next numpy.
     """
-    words = random_stream(seed, use, epoch).random_raw(length)
+    words = make_random_stream(seed, use, epoch).random_raw(length)
     return np.argsort(words, kind="stable").astype(np.int64, copy=False)
 
 
@@ -88,7 +88,7 @@ def require_seed(seed: int) -> int:
     return require_count("seed", seed, 0, 2**64 - 1)
 
 
-def batch_count(samples: int, batch: int, drop_last: bool, where: str) -> int:
+def count_batches(samples: int, batch: int, drop_last: bool, where: str) -> int:
     """Return how many batches `samples` make; a last short one counts unless `drop_last`.
 
     Raises:
@@ -149,12 +149,12 @@ class ArrayDataset:
         _check_array("labels", self.labels)
         if len(self.images) != len(self.labels):
             raise DataError("ArrayDataset", f"a label for each of {len(self.images)} images", f"{len(self.labels)}")
-        batch_count(len(self.images), self.batch, self.drop_last, "ArrayDataset")
+        count_batches(len(self.images), self.batch, self.drop_last, "ArrayDataset")
 
     @property
     def batches_per_epoch(self) -> int:
         """The number of batches in an epoch."""
-        return batch_count(len(self.images), self.batch, self.drop_last, "ArrayDataset")
+        return count_batches(len(self.images), self.batch, self.drop_last, "ArrayDataset")
 
     def epoch(self, number: int, first_batch: int = 0) -> Iterator[Batch]:
         """Return the batches of epoch `number` from `first_batch` on.
@@ -163,10 +163,10 @@ class ArrayDataset:
             DataError: `first_batch` lies beyond the end of the epoch.
         """
         check_first_batch("ArrayDataset", number, first_batch, self.batches_per_epoch)
-        return self._batches(number, first_batch)
+        return self._draw_batches(number, first_batch)
 
-    def _batches(self, number: int, first_batch: int) -> Iterator[Batch]:
-        order = permutation(len(self.images), self.seed, Use.SHUFFLE, number) if self.shuffle else None
+    def _draw_batches(self, number: int, first_batch: int) -> Iterator[Batch]:
+        order = draw_order(len(self.images), self.seed, Use.SHUFFLE, number) if self.shuffle else None
         for position in range(first_batch, self.batches_per_epoch):
             part = slice(position * self.batch, (position + 1) * self.batch)
             chosen = part if order is None else order[part]
@@ -191,7 +191,7 @@ class FromIterable:
     def __init__(self, pairs: Iterable[Batch] | Callable[[], Iterable[Batch]]) -> None:
         if not isinstance(pairs, Iterable) and not callable(pairs):
             raise DataError(
-                "data", "an iterable of (images, labels) pairs, or a callable that returns one", _kind(pairs)
+                "data", "an iterable of (images, labels) pairs, or a callable that returns one", _name_kind(pairs)
             )
         self._pairs = pairs
         self._started = False
@@ -212,7 +212,7 @@ class FromIterable:
         require_count("first_batch", first_batch, 0)
         pairs = self._pairs if isinstance(self._pairs, Iterable) else self._pairs()
         if not isinstance(pairs, Iterable):
-            raise DataError("data", "a callable that returns an iterable of (images, labels) pairs", _kind(pairs))
+            raise DataError("data", "a callable that returns an iterable of (images, labels) pairs", _name_kind(pairs))
         if isinstance(pairs, Iterator) and isinstance(self._pairs, Iterable):
             if self._started:
                 raise DataError(
@@ -222,10 +222,10 @@ class FromIterable:
                     "Pass a list of batches, or a callable that returns a fresh iterator for each epoch.",
                 )
             self._started = True
-        return _drawn(pairs, number, first_batch)
+        return _draw_pairs(pairs, number, first_batch)
 
 
-def _drawn(pairs: Iterable[object], number: int, first_batch: int) -> Generator[Batch, None, None]:
+def _draw_pairs(pairs: Iterable[object], number: int, first_batch: int) -> Generator[Batch, None, None]:
     position = -1
     for position, pair in enumerate(pairs):
         if position >= first_batch:
@@ -246,7 +246,7 @@ def _drawn(pairs: Iterable[object], number: int, first_batch: int) -> Generator[
 def _as_pair(pair: object, number: int, position: int) -> Batch:
     if isinstance(pair, (tuple, list)) and len(pair) == 2:
         return pair[0], pair[1]
-    shown = f"{len(pair)} values" if isinstance(pair, (tuple, list)) else _kind(pair)
+    shown = f"{len(pair)} values" if isinstance(pair, (tuple, list)) else _name_kind(pair)
     hint = (
         "Give an iterable of pairs, or ArrayDataset(images, labels, batch) for two arrays."
         if isinstance(pair, np.ndarray)
@@ -257,12 +257,12 @@ def _as_pair(pair: object, number: int, position: int) -> Batch:
 
 def _check_array(where: str, array: object) -> None:
     if not isinstance(array, np.ndarray):
-        raise DataError(where, "a numpy array", _kind(array), "Convert it once with numpy.asarray.")
+        raise DataError(where, "a numpy array", _name_kind(array), "Convert it once with numpy.asarray.")
     if isinstance(array, np.ma.MaskedArray):
         raise DataError(where, "a numpy array without a mask", "a masked array", "Fill the gaps: array.filled(value).")
     if array.ndim == 0:
         raise DataError(where, "an array whose first axis counts the samples", "a single value")
 
 
-def _kind(value: object) -> str:
+def _name_kind(value: object) -> str:
     return f"a {type(value).__name__}"

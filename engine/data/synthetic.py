@@ -19,8 +19,8 @@ from .sources import (
     Batch,
     Use,
     check_first_batch,
-    permutation,
-    random_stream,
+    draw_order,
+    make_random_stream,
     require_count,
     require_seed,
 )
@@ -73,18 +73,18 @@ class Synthetic:
             DataError: `first_batch` lies beyond the end of the epoch.
         """
         check_first_batch("Synthetic", number, first_batch, self.batches)
-        return (self._batch(number, position) for position in range(first_batch, self.batches))
+        return (self._make_batch(number, position) for position in range(first_batch, self.batches))
 
-    def _batch(self, number: int, position: int) -> Batch:
-        rng = np.random.Generator(random_stream(self.seed, Use.SYNTHETIC, number, position))
+    def _make_batch(self, number: int, position: int) -> Batch:
+        rng = np.random.Generator(make_random_stream(self.seed, Use.SYNTHETIC, number, position))
         labels = rng.integers(self.classes, size=self.batch, dtype=np.int64)
         images = rng.standard_normal((self.batch, *self.shape), dtype=np.float32)
         for image, label in zip(images, labels, strict=True):
-            image += self._template(int(label))
+            image += self._make_template(int(label))
         return images, labels
 
-    def _template(self, label: int) -> npt.NDArray[np.float32]:
-        rng = np.random.Generator(random_stream(self.seed, Use.TEMPLATE, index=label))
+    def _make_template(self, label: int) -> npt.NDArray[np.float32]:
+        rng = np.random.Generator(make_random_stream(self.seed, Use.TEMPLATE, index=label))
         angle = np.full((1,) * len(self.shape), rng.uniform(0, 2 * np.pi), dtype=np.float32)
         for axis, size in enumerate(self.shape):
             turns = np.arange(size, dtype=np.float32) * np.float32(2 * np.pi * rng.integers(4) / size)
@@ -119,7 +119,7 @@ def digits(batch: int, seed: int = 0, held_out: float = 0.2) -> tuple[ArrayDatas
     split = round(len(images) * held_out) if 0 < held_out < 1 else 0
     if not 0 < split < len(images):
         raise ConfigError("held_out", f"a share that leaves both sets some of {len(images)} images", repr(held_out))
-    order = permutation(len(images), seed, Use.SPLIT)
+    order = draw_order(len(images), seed, Use.SPLIT)
     test, train = order[:split], order[split:]
     return (
         ArrayDataset(images[train], labels[train], batch, seed=seed),

@@ -1,4 +1,7 @@
-"""A computation to time transfers beside: the network's own operations in turn, on memory behind that of the transfers."""
+"""A computation that runs beside transfers while these are timed.
+
+It is the network's own operations in turn, on memory behind that of the transfers. What they compute is thrown away.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from ...memory.devices.bandwidth import Computation
 from ...memory.region import Region
 from ...scheduler.plan.costs import CostTable
 from ..backends.backend import Backend, Launch
-from .profile import last_readers, places
+from .profile import find_last_readers, place_operands
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Operations that can be run over and over.
+class BackgroundLoad:
+    """Operations of a network that can be run over and over, whatever bits their operands hold.
 
     Attributes:
         graph: lowered.
@@ -30,17 +33,17 @@ class Load:
     environment: str
 
     def start(self, arena: Region, first: int) -> Computation | None:
-        """What runs the next operation at each call and returns its seconds; None where none fits.
+        """Return what runs the next operation at each call and returns its seconds; None where no operation fits.
 
-        One operation of each signature, with its first kernel; those that read or make anything but floating-point
-        numbers are left out, since any bits must do as their operands.
+        The load holds one operation of each signature, with its first kernel. Operations that read or make anything
+        but floating-point numbers are left out, since their operands may not be any bits.
 
         Args:
             arena: from which the operands take what they need, committed here, its contents overwritten.
             first: address from which on it may be used.
         """
         launches: dict[object, tuple[Launch, list[int], float]] = {}
-        last_read = last_readers(self.graph)
+        last_read = find_last_readers(self.graph)
         used = first
         for op in self.graph.ops:
             key = self.graph.signature(op)
@@ -48,7 +51,7 @@ class Load:
             if key in launches or not all(t.dtype.startswith("float") for t in tensors):
                 continue
             kernel = self.costs.kernels[op.id][0]
-            found, end = places(self.graph, op, kernel.workspace_bytes, last_read)
+            found, end = place_operands(self.graph, op, kernel.workspace_bytes, last_read)
             if first + end <= arena.nbytes:
                 used = max(used, first + end)
                 launch = self.backend.bind(self.graph, op, 0, False, arena)
@@ -57,10 +60,10 @@ class Load:
             return None
         arena.commit(used)
         arena.poison(0, first, used - first)
-        return _in_turn(list(launches.values()))
+        return _take_turns(list(launches.values()))
 
 
-def _in_turn(launches: list[tuple[Launch, list[int], float]]) -> Computation:
+def _take_turns(launches: list[tuple[Launch, list[int], float]]) -> Computation:
     turns = cycle(launches)
 
     def run() -> float:

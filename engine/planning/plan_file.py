@@ -1,4 +1,4 @@
-"""A plan on disk, with what it belongs to: the graph, the backend, its version and threads, the names of its kernels.
+"""A plan in a file, with what it belongs to: the graph, the backend, its version and threads, the names of its kernels.
 
 Decides whether a saved plan may run here. A plan names operations, kernels and instances by number, so it is used only
 where all numbers mean the same; the verifier then checks it as any other. JSON; it holds no weights and no seconds of
@@ -58,8 +58,8 @@ class SavedPlan:
     kernels: tuple[str, ...]
 
 
-def describe(graph: Graph) -> str:
-    """A graph in words: what says most to people when two graphs differ."""
+def describe_graph(graph: Graph) -> str:
+    """Return a graph in words: what says most to people when two graphs differ."""
     (images,) = (t for t in graph.tensors if t.name == "images")
     shape = "×".join(map(str, images.shape))
     return f"{graph.name}, {graph.layers} layers, {graph.parameters} parameters, batch {shape} {images.dtype}"
@@ -74,7 +74,7 @@ def save_plan(path: Path, plan: Plan, graph: Graph, surroundings: Surroundings, 
     """
     document = {
         "bathyal_plan": FORMAT,
-        "network": describe(graph),
+        "network": describe_graph(graph),
         "backend": surroundings.backend,
         "version": surroundings.version,
         "threads": surroundings.threads,
@@ -150,10 +150,18 @@ def _is_typed(found: SavedPlan) -> bool:
     )
 
 
-def require_match(
+def require_plan_fits(
     path: Path, saved: SavedPlan, graph: Graph, costs: CostTable, here: Surroundings, memory_bytes: int
 ) -> None:
-    """Refuse a plan that was made for something else.
+    """Refuse a saved plan that was made for something else than what is to run here.
+
+    Args:
+        path: of its file, for errors.
+        saved: what the file holds.
+        graph: lowered, of the step that is to run.
+        costs: with the kernels that there are.
+        here: what the kernels belong to.
+        memory_bytes: of the arena.
 
     Raises:
         PlanError: names what differs: backend, version, threads, graph, kernels, or a budget above the memory.
@@ -161,7 +169,7 @@ def require_match(
     was = saved.surroundings
     where = f"plan {path}"
     if was.backend != here.backend:
-        hint = f"Give --device {was.backend}, or plan for this backend. {AGAIN}"
+        hint = f"Give --device {was.backend}, or plan for this device. {AGAIN}"
         hint = AGAIN if was.backend == "null" else hint
         raise PlanError(where, f"a plan for backend {here.backend!r}", f"one for {was.backend!r}", hint)
     if was.threads != here.threads:
@@ -171,7 +179,7 @@ def require_match(
         raise PlanError(where, f"a plan for {here.backend} {here.version}", f"one for version {was.version}", AGAIN)
     if saved.plan.graph != graph.fingerprint():
         same = "a graph of other operations, though of the same size: "
-        mine = describe(graph)
+        mine = describe_graph(graph)
         words = saved.network if saved.network != mine else same + saved.network
         hint = f"Give the choices that it was planned with. {AGAIN}"
         raise PlanError(where, f"a plan for the graph of {mine}", f"one for {words}", hint)

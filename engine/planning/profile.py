@@ -24,7 +24,7 @@ from ...memory.region import Region
 from ...scheduler.plan.costs import CostTable, KernelCost, analytic_seconds, tabulate
 from ...scheduler.plan.steps import align_up
 from ..backends.backend import Backend, Kernel, Launch
-from .timing_cache import SecondsStore
+from .timing_cache import TimingCache, read_timing_cache
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ ENOUGH_SECONDS = 0.2
 
 
 def estimate(graph: Graph, backend: Backend) -> CostTable:
-    """A cost table by arithmetic alone: the same on every machine; kernels of one operation differ only by workspace."""
+    """Return a cost table by arithmetic alone: the same everywhere; kernels of one operation differ by workspace alone."""
 
     def kernels(op: Op) -> list[KernelCost]:
         seconds = analytic_seconds(graph, op)
@@ -61,8 +61,8 @@ def measure(
     Raises:
         BudgetError: the memory that the arena promises is not free.
     """
-    store = SecondsStore(folder, f"{backend.name}/{backend.version()}/{threads} threads")
-    jobs = _jobs(graph, backend, device.arena, store)
+    known = read_timing_cache(folder, f"{backend.name}/{backend.version()}/{threads} threads")
+    jobs = _list_jobs(graph, backend, device.arena, known)
     with tqdm(
         total=len(jobs) * (REPETITIONS + 1), desc="profile", unit="run", leave=False, disable=not progress
     ) as bar:
@@ -72,13 +72,13 @@ def measure(
                     job.times.append(_run(job, device))
                 bar.update()
     for job in jobs:
-        store.add(job.key, statistics.median(job.times[1:]))
-    store.save()
+        known.add(job.key, statistics.median(job.times[1:]))
+    known.save()
 
     def kernels(op: Op) -> list[KernelCost]:
         rows = []
         for kernel in backend.kernels(graph, op):
-            seconds = store.seconds(_key(graph, op, kernel))
+            seconds = known.find(_key(graph, op, kernel))
             seconds = analytic_seconds(graph, op) if seconds is None else seconds
             rows.append(KernelCost(kernel.name, kernel.workspace_bytes, seconds))
         return rows
@@ -105,18 +105,18 @@ class _Job:
     times: list[float]
 
 
-def _jobs(graph: Graph, backend: Backend, arena: Region, store: SecondsStore) -> list[_Job]:
-    """One job for each kernel whose seconds are not known and whose operands fit."""
-    last_read = last_readers(graph)
+def _list_jobs(graph: Graph, backend: Backend, arena: Region, known: TimingCache) -> list[_Job]:
+    """List one job for each kernel whose seconds are not known and whose operands fit."""
+    last_read = find_last_readers(graph)
     seen: set[str] = set()
     jobs = []
     for op in graph.ops:
         for index, kernel in enumerate(backend.kernels(graph, op)):
             key = _key(graph, op, kernel)
-            if key in seen or store.seconds(key) is not None:
+            if key in seen or known.find(key) is not None:
                 continue
             seen.add(key)
-            addresses, end = places(graph, op, kernel.workspace_bytes, last_read)
+            addresses, end = place_operands(graph, op, kernel.workspace_bytes, last_read)
             if end > arena.nbytes:
                 logger.info("%s of %s: %d bytes of operands do not fit; not timed", kernel.name, op.name, end)
                 continue
@@ -125,7 +125,7 @@ def _jobs(graph: Graph, backend: Backend, arena: Region, store: SecondsStore) ->
 
 
 def _run(job: _Job, device: Device) -> float:
-    """Seconds of one run: after other kernels, on zeros that no cache near the processor holds, as a step finds them."""
+    """Run a job once and return its seconds: on zeros that no cache near the processor holds, as a step finds them."""
     device.arena.commit(min(device.arena.nbytes, max(job.end, COMMITTED_BYTES)))
     device.arena.poison(0, 0, job.end)
     return device.seconds(lambda: job.launch(job.addresses))
@@ -135,13 +135,22 @@ def _key(graph: Graph, op: Op, kernel: Kernel) -> str:
     return hashlib.sha256(repr((graph.signature(op), kernel.name)).encode()).hexdigest()[:32]
 
 
-def last_readers(graph: Graph) -> dict[int, int]:
-    """By tensor, the last operation that reads it."""
+def find_last_readers(graph: Graph) -> dict[int, int]:
+    """Return, by tensor, the last operation that reads it."""
     return {t: op.id for op in graph.ops for t in op.inputs}
 
 
-def places(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, int]) -> tuple[list[int], int]:
-    """Addresses of operands and workspace, and their end; an output lies where an input dies if it may, as in a plan."""
+def place_operands(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, int]) -> tuple[list[int], int]:
+    """Return addresses of an operation's operands and workspace, beginning at 0, and the address behind them all.
+
+    An output lies where an input dies, if its kind allows that, as in a plan.
+
+    Args:
+        graph: lowered.
+        op: one of its operations.
+        workspace_bytes: what its kernel needs.
+        last_read: from `find_last_readers`.
+    """
     addresses, end = [], 0
     for t in op.inputs:
         addresses.append(end)

@@ -1,4 +1,4 @@
-"""Measured seconds, kept on disk between runs."""
+"""Measured seconds, kept on disk between runs: one JSON file for each library and machine."""
 
 from __future__ import annotations
 
@@ -17,28 +17,38 @@ logger = logging.getLogger(__name__)
 FORMAT = 3
 
 
-def cache_folder() -> Path:
-    """Where measured seconds are kept: `$XDG_CACHE_HOME/bathyal`, by default `~/.cache/bathyal`."""
+def find_cache_folder() -> Path:
+    """Return the folder where measured seconds are kept: `$XDG_CACHE_HOME/bathyal`, by default `~/.cache/bathyal`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bathyal"
 
 
-class SecondsStore:
-    """Figures of one library and machine, in one JSON file; a damaged or foreign file counts as empty."""
+def read_timing_cache(folder: Path | None, environment: str) -> TimingCache:
+    """Read what was measured before.
 
-    def __init__(self, folder: Path | None, environment: str) -> None:
-        """Read what is known.
+    Args:
+        folder: where the file lies; None keeps nothing.
+        environment: what the figures belong to, beside the processor.
+    """
+    digest = hashlib.sha256(f"{environment}/{_name_processor()}".encode()).hexdigest()[:16]
+    path = None if folder is None else folder / f"costs-{digest}.json"
+    return TimingCache(path, _read_seconds(path))
 
-        Args:
-            folder: where the file lies; None keeps nothing.
-            environment: what the figures belong to, beside the processor.
-        """
-        digest = hashlib.sha256(f"{environment}/{_processor()}".encode()).hexdigest()[:16]
-        self._path = None if folder is None else folder / f"costs-{digest}.json"
-        self._seconds: dict[str, float] = self._read()
+
+class TimingCache:
+    """Figures of one library and machine; see `read_timing_cache`.
+
+    Args:
+        path: the file that keeps them; None keeps nothing.
+        seconds: what is known, by key.
+    """
+
+    def __init__(self, path: Path | None, seconds: dict[str, float]) -> None:
+        self._path = path
+        self._seconds = seconds
         self._changed = False
 
-    def seconds(self, key: str) -> float | None:
-        """What is known under a key."""
+    def find(self, key: str) -> float | None:
+        """Return the seconds that are known under a key; None where none are."""
         return self._seconds.get(key)
 
     def add(self, key: str, seconds: float) -> None:
@@ -46,32 +56,33 @@ class SecondsStore:
         self._seconds[key] = seconds
         self._changed = True
 
-    def _read(self) -> dict[str, float]:
-        if self._path is None or not self._path.exists():
-            return {}
-        try:
-            document = json.loads(self._path.read_text())
-            if document["format"] != FORMAT:
-                return {}
-            return {str(k): float(v) for k, v in document["seconds"].items() if 0 <= float(v) < math.inf}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            logger.warning("%s is not readable (%s); measuring again", self._path, error)
-            return {}
-
     def save(self) -> None:
-        """Write what is new beside what others have written meanwhile; that it cannot be kept is no error."""
+        """Write what is new beside what others have written meanwhile; a failure is logged, since the run goes on."""
         if self._path is None or not self._changed:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(
-                self._path, json.dumps({"format": FORMAT, "seconds": {**self._read(), **self._seconds}}).encode()
-            )
+            seconds = {**_read_seconds(self._path), **self._seconds}
+            write_whole(self._path, json.dumps({"format": FORMAT, "seconds": seconds}).encode())
         except (OSError, ConfigError) as error:
             logger.warning("could not keep the measured seconds in %s: %s", self._path, error)
 
 
-def _processor() -> str:
+def _read_seconds(path: Path | None) -> dict[str, float]:
+    """Return what a file holds; a damaged or foreign one counts as empty."""
+    if path is None or not path.exists():
+        return {}
+    try:
+        document = json.loads(path.read_text())
+        if document["format"] != FORMAT:
+            return {}
+        return {str(k): float(v) for k, v in document["seconds"].items() if 0 <= float(v) < math.inf}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        logger.warning("%s is not readable (%s); measuring again", path, error)
+        return {}
+
+
+def _name_processor() -> str:
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bathyal.cli import main
+from bathyal import commands
+from bathyal.cli import COMMANDS, main, make_parser
 
 SMALL = ["small_resnet", "--image", "8", "--batch", "8", "--costs", "analytic"]
 NULL = [*SMALL, "--device", "null"]
@@ -33,6 +34,25 @@ def command(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "bathyal", *map(str, arguments)], capture_output=True, text=True, timeout=300, **options
     )
+
+
+def test_a_command_is_a_file_and_an_entry():
+    files = {path.stem: path.read_text() for path in Path(commands.__file__).parent.glob("*.py")}
+    assert {*COMMANDS, "__init__"} == files.keys()
+    for name, text in files.items():
+        assert "from . import" not in text and "commands" not in text.split('"""', 2)[2], f"{name} imports a command"
+
+
+@pytest.mark.parametrize("name", ["resnet2500", "depth"])
+def test_the_commands_that_were_modules_still_are(name):
+    done = subprocess.run([sys.executable, "-m", f"bathyal.{name}", "--help"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: bathyal {name}")
+
+
+@pytest.mark.parametrize(("arguments", "verbose"), [(["-v", "info"], True), (["info", "-v"], True), (["info"], False)])
+def test_verbose_stands_before_or_behind_the_command(arguments, verbose):
+    assert make_parser().parse_args(arguments).verbose is verbose
 
 
 def test_plan_prints_its_fields(capsys):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import bathyal as bt
-from bathyal.engine import settings
+from bathyal.engine.backends import registry
 from bathyal.engine.backends.cuda.backend import CudaBackend
 from bathyal.memory.cuda.arena import RESERVED_BYTES
 from bathyal.memory.cuda.device import CudaMachine
+from bathyal.memory.registry import Registry
 from bathyal.models.registry import build_model
 from bathyal.scheduler.plan.steps import Offload
 from tests.support.cuda_library import CpuLibrary
@@ -24,18 +25,19 @@ def runtimes(monkeypatch):
     """Each run gets a GPU of its own; the runtimes, in order."""
     made = []
 
-    def maker(math, graphs):
+    def make(options):
         runtime = FakeCuda(total=RESERVED_BYTES + 64 * MIB, seed=len(made), rate=1e9)
         made.append(runtime)
         library = CpuLibrary(runtime.enqueue)
-        return CudaBackend(library, CudaMachine(runtime, graphs))
+        return CudaBackend(library, CudaMachine(runtime, options.cuda_graphs))
 
-    monkeypatch.setattr(settings, "BACKENDS", {**settings.BACKENDS, "cuda": maker})
+    entry = registry.BackendEntry(make, registry.BACKENDS["cuda"].math)
+    monkeypatch.setattr(registry, "BACKENDS", Registry("device", {**registry.BACKENDS, "cuda": entry}))
     return made
 
 
 def trainer(**choices):
-    choices = {"backend": "cuda", "kernels": "fixed", "costs": "analytic", "threads": 1, "memory": "8 MiB", **choices}
+    choices = {"device": "cuda", "kernels": "fixed", "costs": "analytic", "threads": 1, "memory": "8 MiB", **choices}
     return bt.Trainer(build_model("small_resnet"), SHAPE, optimizer=bt.SGD(0.05, momentum=0.9), **choices)
 
 
@@ -53,13 +55,13 @@ def trained(steps=4, **choices):
 
 @pytest.fixture(scope="module")
 def least_bytes():
-    with trainer(backend="null", strategy="chain") as t:
+    with trainer(device="null", strategy="chain") as t:
         return t.plan.min_budget_bytes
 
 
 def test_it_learns_what_the_reference_backend_learns():
     losses, _, _ = trained()
-    expected, _, _ = trained(backend="reference")
+    expected, _, _ = trained(device="reference")
     np.testing.assert_allclose(losses, expected, rtol=1e-3)
 
 
@@ -96,8 +98,8 @@ def test_a_resumed_run_goes_on_with_the_same_bits(tmp_path):
 
 def test_evaluation_prediction_and_a_short_last_batch():
     results = []
-    for backend in ("cuda", "reference"):
-        with trainer(backend=backend) as t:
+    for device in ("cuda", "reference"):
+        with trainer(device=device) as t:
             losses = [t.train_step(*next(batches(1, size))).loss for size in (6, 4, 6)]
             found = t.evaluate(list(batches(2)))
             results.append((*losses, found.loss, *t.predict(next(batches(1))[0]).ravel()))
@@ -106,7 +108,7 @@ def test_evaluation_prediction_and_a_short_last_batch():
 
 def test_kernels_and_link_are_measured_on_the_gpu(runtimes, tmp_path):
     tiny = bt.Sequential(bt.Conv2d(4, 3), bt.BatchNorm2d(), bt.ReLU(), bt.Flatten(), bt.Linear(10))
-    with bt.Trainer(tiny, SHAPE, memory="2 MiB", backend="cuda", cache=tmp_path) as t:
+    with bt.Trainer(tiny, SHAPE, memory="2 MiB", device="cuda", cache=tmp_path) as t:
         t.train_step(*next(batches(1)))
         kernels, link = sum(map(len, t.planned.costs.kernels)), t.planned.costs.link
     # Two events and a time for each of four runs of every kernel.
@@ -127,20 +129,20 @@ class TestChoice:
     """Who computes where."""
 
     def test_auto_takes_a_gpu_that_is_there(self):
-        with trainer(backend="auto") as t:
+        with trainer(device="auto") as t:
             t.train_step(*next(batches(1)))
             assert t._session.backend.name == "cuda"
 
     def test_auto_does_without_one_and_a_user_who_wants_one_is_told_what_is_missing(self, monkeypatch):
         monkeypatch.undo()
         monkeypatch.setitem(sys.modules, "cupy", None)
-        with trainer(backend="auto") as t:
+        with trainer(device="auto") as t:
             assert t._session.backend.name in ("onednn", "reference")
         with pytest.raises(bt.DeviceError, match=r"pip install 'bathyal\[cuda13\]'"):
-            trainer(backend="cuda")
+            trainer(device="cuda")
 
     def test_another_math_is_a_gpus(self):
         with pytest.raises(bt.ConfigError, match="math"):
             trainer(math="fp8")
-        with pytest.raises(bt.ConfigError, match="'float32' on the backend 'onednn'"):
-            trainer(backend="onednn", math="tf32")
+        with pytest.raises(bt.ConfigError, match="'float32' on the device 'onednn'"):
+            trainer(device="onednn", math="tf32")

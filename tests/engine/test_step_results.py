@@ -21,7 +21,7 @@ NETWORK = bt.Sequential(
 
 def trainer(memory, strategy, **options):
     return bt.Trainer(
-        NETWORK, SHAPE, memory=memory, strategy=strategy, kernels="fixed", backend="reference", costs="analytic",
+        NETWORK, SHAPE, memory=memory, strategy=strategy, kernels="fixed", device="reference", costs="analytic",
         threads=1, **options,
     )  # fmt: skip
 

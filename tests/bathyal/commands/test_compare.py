@@ -9,7 +9,7 @@ import pytest
 import bathyal as bt
 from bathyal.cli import main
 from bathyal.commands.compare import report
-from bathyal.comparison.side import without_dropout
+from bathyal.comparison.side import remove_dropout
 from bathyal.comparison.torch_step import PEERS, TorchStep, split
 from bathyal.layers.builder import forward_graph
 from bathyal.memory.errors import DeviceError
@@ -128,7 +128,7 @@ def test_without_pytorch_it_says_how_to_install_it(monkeypatch, capfd):
 def test_dropout_goes_and_the_names_stay():
     network = build_model("alexnet", 10)
     plain = forward_graph(network, (1, 3, 64, 64))
-    changed = forward_graph(without_dropout(network), (1, 3, 64, 64))
+    changed = forward_graph(remove_dropout(network), (1, 3, 64, 64))
     assert any(op.kind == "dropout" for op in plain.ops)
     assert not any(op.kind == "dropout" for op in changed.ops)
     assert [t.name for t in changed.tensors if t.initializer] == [t.name for t in plain.tensors if t.initializer]

@@ -1,4 +1,4 @@
-"""`python -m bathyal.depth` on tiny members of the family: planned and trained depth, its JSON, its refusals."""
+"""`bathyal depth` on tiny members of the family: planned and trained depth, its JSON, its refusals."""
 
 import json
 import os
@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from bathyal.cli import make_parser
 from bathyal.commands import depth
-from bathyal.commands.depth import main, parser
-from bathyal.comparison.limited import Ended, _handing_on
+from bathyal.comparison.limited import LimitedEnd, hand_on_signals
+from bathyal.depth import main
 from tests.support.memory_limit import memory_cgroup
 
 TINY = [
@@ -30,7 +31,7 @@ def searched(capsys, *arguments):
 
 
 def test_the_defaults_are_the_experiment_of_the_paper():
-    options = parser().parse_args([])
+    options = make_parser().parse_args(["depth"])
     assert (options.n1, options.n2, options.n4, options.batch, options.image) == (6, 32, 6, 16, 227)
     assert (options.limit, options.most_seconds, options.side) == ("12 GiB", 900.0, "bathyal")
 
@@ -96,6 +97,7 @@ def test_pytorch_is_searched_by_real_steps(capfd, monkeypatch):
         (["--limit", "much"], "--limit: expected"),
         (["--limit", ""], "--limit: expected"),
         (["--within", "2"], "--within: expected"),
+        (["--device", "null"], "--device: expected one that computes"),
         (["--most-seconds", "0"], "--most-seconds: expected"),
         (["--plan-only", "--side", "torch"], "--plan-only: expected"),
         (["--memory", "much"], "expected a positive number of bytes"),
@@ -115,20 +117,20 @@ def test_whoever_stops_the_search_has_stopped_it(capsys, monkeypatch):
     """The real step that was stopped with it is no reason to try a smaller network."""
     started = []
 
-    def stopped(module, arguments, limit_bytes, *, read):
-        started.append(module)
-        return Ended(130, (), None, interrupted=True)
+    def stopped(arguments, limit_bytes, *, read):
+        started.append(arguments[0])
+        return LimitedEnd(130, (), None, interrupted=True)
 
     monkeypatch.setattr(depth, "run_limited", stopped)
     assert main([*TINY, "--memory", "40 MiB", "--spill-size", "100 MiB"]) == 130
-    assert len(started) == 1
+    assert started == ["resnet2500"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_handed_on_and_remembered(number):
     code = "import signal, sys, time; print('ready', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        with _handing_on(process) as handed:
+        with hand_on_signals(process) as handed:
             assert process.stdout.readline() == "ready\n"
             assert not handed
             os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""`python -m bathyal.resnet2500` on a tiny member of the family: what it prints, its limit, its refusals."""
+"""`bathyal resnet2500` on a tiny member of the family: what it prints, its limit, its refusals."""
 
 import json
 import subprocess
@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from bathyal.commands.resnet2500 import main, parser
+from bathyal.cli import make_parser
 from bathyal.models.resnet import RESNET_2500
+from bathyal.resnet2500 import main
 from tests.support.memory_limit import memory_cgroup
 
 TINY = [
@@ -26,7 +27,7 @@ def lines(text):
 
 def command(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "bathyal.commands.resnet2500", *TINY, *arguments],
+        [sys.executable, "-m", "bathyal.resnet2500", *TINY, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -34,7 +35,7 @@ def command(*arguments):
 
 
 def test_the_defaults_are_the_network_of_the_paper():
-    options = parser().parse_args([])
+    options = make_parser().parse_args(["resnet2500"])
     assert tuple(options.n) == RESNET_2500
     assert (options.batch, options.image, options.steps, options.memory) == (1, 227, 2, "560 MiB")
     assert (options.strategy, options.kernels, options.limit) == ("stream", "fixed", None)

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import numpy as np
 import pytest
 
-from bathyal.engine.checkpoints.folder import checkpoint_path, load, newest, prepare, save
+from bathyal.engine.checkpoints.folder import find_newest, name_checkpoint, prepare, read_checkpoint, save
 from bathyal.memory.errors import CheckpointError, ConfigError
 
 HEADER = {"graph": "3f2a", "seed": 2**64 - 1, "kernels": {"conv1": "jit:avx512"}, "threads": 2, "position": [3, 17]}
@@ -65,18 +65,18 @@ class TestRoundTrip:
     def test_every_dtype_and_shape(self, tmp_path, pieces):
         path = save(tmp_path, 1234, HEADER, sources(arrays(), pieces))
         assert path == tmp_path / "step-00001234.bathyal"
-        checkpoint = load(path)
+        checkpoint = read_checkpoint(path)
         assert (checkpoint.path, checkpoint.step, checkpoint.header) == (path, 1234, HEADER)
         assert list(checkpoint.entries) == list(arrays())
         same(dict(checkpoint.arrays()), arrays())
-        same(dict(load(path, verify=False).arrays()), arrays())
+        same(dict(read_checkpoint(path, verify=False).arrays()), arrays())
 
     def test_nothing_but_a_header(self, tmp_path):
-        checkpoint = load(save(tmp_path, 0, {}, []))
+        checkpoint = read_checkpoint(save(tmp_path, 0, {}, []))
         assert (checkpoint.step, checkpoint.header, dict(checkpoint.arrays())) == (0, {}, {})
 
     def test_reading_into_a_target_and_by_pieces(self, tmp_path):
-        checkpoint = load(save(tmp_path, 1, HEADER, sources(arrays())))
+        checkpoint = read_checkpoint(save(tmp_path, 1, HEADER, sources(arrays())))
         for name, array in arrays().items():
             target = np.empty_like(array)
             checkpoint.read_into(name, target)
@@ -86,7 +86,7 @@ class TestRoundTrip:
 
     def test_reading_by_rows(self, tmp_path):
         array = np.arange(42, dtype=">i2").reshape(7, 2, 3)
-        checkpoint = load(save(tmp_path, 1, {}, sources({"a": array, "b": array[:0]})))
+        checkpoint = read_checkpoint(save(tmp_path, 1, {}, sources({"a": array, "b": array[:0]})))
         for rows in ((7,), (3, 4), (0, 1, 6), (1,) * 7):
             pieces = list(checkpoint.pieces("a", rows))
             assert [piece.shape[0] for piece in pieces] == list(rows)
@@ -102,12 +102,14 @@ class TestRoundTrip:
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: memoryview(data).cast("f")])
     def test_any_bytes_like_piece(self, tmp_path, kind):
         data = np.arange(4, dtype=np.float32).tobytes()
-        checkpoint = load(save(tmp_path, 1, {}, [("a", (4,), np.float32, [kind(data)])]))
+        checkpoint = read_checkpoint(save(tmp_path, 1, {}, [("a", (4,), np.float32, [kind(data)])]))
         assert dict(checkpoint.arrays())["a"].tolist() == [0, 1, 2, 3]
 
     def test_an_empty_view(self, tmp_path):
         empty = np.zeros((0, 3), np.float32)
-        checkpoint = load(save(tmp_path, 1, {}, [("a", (0, 3), "f4", [empty.data]), ("b", (0, 3), "f4", [])]))
+        checkpoint = read_checkpoint(
+            save(tmp_path, 1, {}, [("a", (0, 3), "f4", [empty.data]), ("b", (0, 3), "f4", [])])
+        )
         same(dict(checkpoint.arrays()), {"a": empty, "b": empty})
 
     @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ class TestRoundTrip:
     )
     def test_targets_that_do_not_fit(self, tmp_path, name, target, message):
         with pytest.raises(CheckpointError, match=message):
-            load(small(tmp_path)).read_into(name, target)
+            read_checkpoint(small(tmp_path)).read_into(name, target)
 
     def test_the_directory_is_made(self, tmp_path):
         assert small(tmp_path / "runs/first").parent == tmp_path / "runs/first"
@@ -154,7 +156,7 @@ class TestStreaming:
         written = os.write
         monkeypatch.setattr(os, "write", lambda descriptor, data: written(descriptor, data[:7]))
         path = save(tmp_path, 1, HEADER, sources(arrays()))
-        same(dict(load(path).arrays()), arrays())
+        same(dict(read_checkpoint(path).arrays()), arrays())
 
 
 class TestDamage:
@@ -167,19 +169,19 @@ class TestDamage:
             flipped[position] ^= flip(position)
             path.write_bytes(flipped)
             with pytest.raises(CheckpointError, match=re.escape(str(path))):
-                load(path)
+                read_checkpoint(path)
 
     def test_every_flipped_byte_of_the_data_is_detected_when_it_is_read(self, tmp_path):
         path = small(tmp_path)
         whole = path.read_bytes()
-        checkpoint = load(path)
+        checkpoint = read_checkpoint(path)
         entry = checkpoint.entries["a"]
         for position in range(entry.offset, entry.offset + entry.nbytes):
             flipped = bytearray(whole)
             flipped[position] ^= 0xFF
             path.write_bytes(flipped)
             with pytest.raises(CheckpointError, match="the stored digest of array 'a'"):
-                dict(load(path, verify=False).arrays())
+                dict(read_checkpoint(path, verify=False).arrays())
             with pytest.raises(CheckpointError, match="the stored digest of array 'a'"):
                 list(checkpoint.chunks("a"))
             with pytest.raises(CheckpointError, match="the stored digest of array 'a'"):
@@ -192,7 +194,7 @@ class TestDamage:
             path.write_bytes(whole[:length])
             for verify in (True, False):
                 with pytest.raises(CheckpointError, match="damaged"):
-                    load(path, verify)
+                    read_checkpoint(path, verify)
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -208,11 +210,11 @@ class TestDamage:
         path = small(tmp_path)
         path.write_bytes(change(path.read_bytes()))
         with pytest.raises(CheckpointError, match=message):
-            load(path)
+            read_checkpoint(path)
 
     def test_a_record_left_out_or_from_another_file_is_detected(self, tmp_path):
         first, second = small(tmp_path, 1), small(tmp_path, 2)
-        entry = load(first).entries["a"]
+        entry = read_checkpoint(first).entries["a"]
         after = entry.offset + entry.nbytes + 32
         begin = first.read_bytes().index(b"ARR\n")
         mixed, shorter = bytearray(first.read_bytes()), bytearray(first.read_bytes())
@@ -221,35 +223,35 @@ class TestDamage:
         for content in (mixed, shorter):
             first.write_bytes(content)
             with pytest.raises(CheckpointError, match="the stored digest of the whole file"):
-                load(first)
+                read_checkpoint(first)
 
     def preamble(self, version=1, header_nbytes=10):
         start = struct.pack("<8sIQ", b"BATHYAL\n", version, header_nbytes)
         return start + blake2b(start, digest_size=32).digest()
 
     def test_a_newer_version_is_named(self, tmp_path):
-        path = checkpoint_path(tmp_path, 1)
+        path = name_checkpoint(tmp_path, 1)
         path.write_bytes(self.preamble(version=2) + b"of another layout")
         with pytest.raises(CheckpointError, match=r"expected version 1, got version 2.*upgrade"):
-            load(path)
+            read_checkpoint(path)
 
     def test_huge_lengths_allocate_nothing(self, tmp_path):
         path = small(tmp_path)
         whole = path.read_bytes()
         path.write_bytes(self.preamble(header_nbytes=2**63) + whole[52:])
         with pytest.raises(CheckpointError, match=f"expected {2**63} bytes of the header"):
-            load(path)
+            read_checkpoint(path)
         begin = whole.index(b"ARR\n")
         path.write_bytes(whole[: begin + 4] + b"\xff\xff\xff\xff" + whole[begin + 8 :])
         with pytest.raises(CheckpointError, match="an array or the end"):
-            load(path)
+            read_checkpoint(path)
         # A description with a right digest, of an array that the file is too short for.
         text = b'{"name": "a", "shape": [1099511627776], "dtype": "<f8", "nbytes": 8796093022208}'
         record = b"ARR\n" + struct.pack("<I", len(text)) + text
         path.write_bytes(whole[:begin] + record + blake2b(record, digest_size=32).digest() + bytes(100))
         for verify in (True, False):
             with pytest.raises(CheckpointError, match="expected 8796093022208 bytes of array 'a'"):
-                load(path, verify)
+                read_checkpoint(path, verify)
 
     @pytest.mark.parametrize(
         "text",
@@ -272,19 +274,19 @@ class TestDamage:
         record = b"ARR\n" + struct.pack("<I", len(text)) + text
         path.write_bytes(path.read_bytes()[:begin] + record + blake2b(record, digest_size=32).digest() + bytes(100))
         with pytest.raises(CheckpointError, match="array record 0"):
-            load(path)
+            read_checkpoint(path)
 
     def test_files_that_cannot_be_opened(self, tmp_path):
         with pytest.raises(CheckpointError, match="No such file"):
-            load(tmp_path / "missing")
+            read_checkpoint(tmp_path / "missing")
         with pytest.raises(CheckpointError, match="expected a file"):
-            load(tmp_path)
+            read_checkpoint(tmp_path)
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(CheckpointError, match="expected a file, got something else"):
-            load(tmp_path / "pipe")
+            read_checkpoint(tmp_path / "pipe")
 
     def test_a_file_that_shrinks_after_it_was_checked(self, tmp_path):
-        checkpoint = load(small(tmp_path))
+        checkpoint = read_checkpoint(small(tmp_path))
         checkpoint.path.write_bytes(b"")
         with pytest.raises(CheckpointError, match="damaged"):
             checkpoint.read_into("a", np.zeros(5, np.float32))
@@ -295,7 +297,7 @@ class TestDamage:
 
 class TestNewest:
     def test_none_yet(self, tmp_path):
-        assert newest(tmp_path) == newest(tmp_path / "missing") == (None, [])
+        assert find_newest(tmp_path) == find_newest(tmp_path / "missing") == (None, [])
 
     def test_the_highest_step_counts_not_the_name_or_date(self, tmp_path):
         for step in (99_999_999, 100_000_000, 7):
@@ -303,36 +305,36 @@ class TestNewest:
         (tmp_path / "step-9.bathyal").touch()
         (tmp_path / "step-0000000999999999.bathyal").touch()
         (tmp_path / "step-99999999999.bathyal.bak").touch()
-        checkpoint, errors = newest(tmp_path)
+        checkpoint, errors = find_newest(tmp_path)
         assert checkpoint.step == 100_000_000 and errors == []
 
     def test_damaged_ones_are_named_and_the_one_before_is_used(self, tmp_path, caplog):
         paths = [small(tmp_path, step, keep=3) for step in (1, 2, 3)]
         paths[2].write_bytes(paths[2].read_bytes()[:-1])
         data = bytearray(paths[1].read_bytes())
-        data[load(paths[1]).entries["a"].offset] ^= 1
+        data[read_checkpoint(paths[1]).entries["a"].offset] ^= 1
         paths[1].write_bytes(data)
         with caplog.at_level(logging.WARNING):
-            checkpoint, errors = newest(tmp_path)
+            checkpoint, errors = find_newest(tmp_path)
         assert checkpoint.step == 1
         assert [error.where for error in errors] == [str(paths[2]), str(paths[1])]
         assert all(path.name in caplog.text for path in paths[1:])
 
     def test_all_damaged(self, tmp_path):
         small(tmp_path).write_bytes(b"")
-        checkpoint_path(tmp_path, 2).mkdir()
-        checkpoint, errors = newest(tmp_path)
+        name_checkpoint(tmp_path, 2).mkdir()
+        checkpoint, errors = find_newest(tmp_path)
         assert checkpoint is None and len(errors) == 2
 
     def test_not_a_directory(self, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(CheckpointError, match="a directory to read, got Not a directory"):
-            newest(tmp_path / "file")
+            find_newest(tmp_path / "file")
 
 
 class TestKeep:
     def kept(self, directory):
-        return sorted(load(path).step for path in directory.glob("*.bathyal"))
+        return sorted(read_checkpoint(path).step for path in directory.glob("*.bathyal"))
 
     def test_the_newest_two_stay(self, tmp_path):
         for step in range(5):
@@ -345,14 +347,14 @@ class TestKeep:
         small(tmp_path, 1)
         save(tmp_path, 1, {"seed": 2}, [])
         assert self.kept(tmp_path) == [1]
-        assert load(checkpoint_path(tmp_path, 1)).header == {"seed": 2}
+        assert read_checkpoint(name_checkpoint(tmp_path, 1)).header == {"seed": 2}
 
     def test_later_steps_do_not_push_out_whole_ones(self, tmp_path):
         small(tmp_path, 1)
         small(tmp_path, 9).write_bytes(b"damaged")
         for step in (2, 3):
             small(tmp_path, step)
-        assert newest(tmp_path)[0].step == 3
+        assert find_newest(tmp_path)[0].step == 3
         assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-0000000{step}.bathyal" for step in (2, 3, 9)]
 
     def test_older_ones_go_only_when_the_new_one_is_durable(self, tmp_path, monkeypatch):
@@ -436,10 +438,10 @@ class TestStorageFaults:
             save(tmp_path, **self.big(2))
         monkeypatch.undo()
         whole = save(tmp_path / "elsewhere", **self.big(2)).stat().st_size
-        assert caught.value.where == str(checkpoint_path(tmp_path, 2))
+        assert caught.value.where == str(name_checkpoint(tmp_path, 2))
         assert f"({whole} bytes)" in caught.value.expected and "bytes) free" in caught.value.actual
         assert temporaries(tmp_path) == []
-        assert newest(tmp_path)[0].step == 1
+        assert find_newest(tmp_path)[0].step == 1
 
     @pytest.mark.parametrize("failing", [1, 2])
     def test_a_flush_that_fails(self, tmp_path, monkeypatch, failing):
@@ -456,7 +458,7 @@ class TestStorageFaults:
         with pytest.raises(CheckpointError, match="Input/output error"):
             small(tmp_path, 2, keep=1)
         assert temporaries(tmp_path) == []
-        assert load(checkpoint_path(tmp_path, 1)).step == 1
+        assert read_checkpoint(name_checkpoint(tmp_path, 1)).step == 1
 
     def test_a_directory_that_is_a_file(self, tmp_path):
         (tmp_path / "file").touch()
@@ -464,7 +466,7 @@ class TestStorageFaults:
             small(tmp_path / "file")
 
     def test_a_checkpoint_that_is_a_directory(self, tmp_path):
-        (checkpoint_path(tmp_path, 1) / "inside").mkdir(parents=True)
+        (name_checkpoint(tmp_path, 1) / "inside").mkdir(parents=True)
         with pytest.raises(CheckpointError, match="Is a directory"):
             small(tmp_path, 1)
         assert temporaries(tmp_path) == []
@@ -476,7 +478,7 @@ class TestStorageFaults:
         try:
             with pytest.raises(CheckpointError, match="Permission denied"):
                 small(tmp_path, 2)
-            assert newest(tmp_path)[0].step == 1
+            assert find_newest(tmp_path)[0].step == 1
         finally:
             tmp_path.chmod(0o700)
 
@@ -497,9 +499,9 @@ class TestStorageFaults:
         with pytest.raises(CheckpointError, match=r"No space left on device; 50\d\.0 KiB .*Free some space"):
             save(disk, **self.big(2))
         assert temporaries(disk) == []
-        assert newest(disk)[0].step == 1
+        assert find_newest(disk)[0].step == 1
         small(disk, 2)
-        assert newest(disk)[0].step == 2
+        assert find_newest(disk)[0].step == 2
 
     @root_only
     def test_a_read_only_disk(self, disk):
@@ -507,7 +509,7 @@ class TestStorageFaults:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with pytest.raises(CheckpointError, match="Read-only file system"):
             small(disk, 2)
-        assert newest(disk)[0].step == 1
+        assert find_newest(disk)[0].step == 1
 
 
 KILLED = """
@@ -551,7 +553,7 @@ def start(directory, first, moment="random"):
 
 
 def whole(directory):
-    checkpoint, errors = newest(directory)
+    checkpoint, errors = find_newest(directory)
     assert errors == []
     for _, array in checkpoint.arrays():
         assert (array == checkpoint.step).all()
@@ -609,7 +611,7 @@ class TestTwoProcesses:
 
         save(tmp_path, 8, {}, [("a", (8,), "u1", pieces())])
         assert temporaries(tmp_path) == []
-        assert newest(tmp_path)[0].step == 8
+        assert find_newest(tmp_path)[0].step == 8
 
     def test_a_temporary_of_another_process_in_use_is_left_alone(self, tmp_path):
         name = ".step-00000003.1-0123456789abcdef.tmp"
@@ -645,7 +647,7 @@ class TestTwoProcesses:
 
         monkeypatch.setattr(fcntl, "flock", late)
         small(tmp_path)
-        assert len(lost) == 1 and newest(tmp_path)[0].step == 1
+        assert len(lost) == 1 and find_newest(tmp_path)[0].step == 1
 
     def test_a_file_system_without_locks(self, tmp_path, monkeypatch):
         def refuse(descriptor, operation):
@@ -655,7 +657,7 @@ class TestTwoProcesses:
         stray = ".step-00000001.12-0123456789abcdef.tmp"
         (tmp_path / stray).touch()
         small(tmp_path)
-        assert newest(tmp_path)[0].step == 1 and temporaries(tmp_path) == [stray]
+        assert find_newest(tmp_path)[0].step == 1 and temporaries(tmp_path) == [stray]
 
 
 def test_preparing_makes_the_directory_and_leaves_nothing_in_it(tmp_path):

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from bathyal.engine.data.prefetch import THREAD_NAME, results_alive, run_ahead
+from bathyal.engine.data.prefetch import THREAD_NAME, count_results_alive, run_ahead
 
 TIMEOUT = 30
 
@@ -69,7 +69,7 @@ def test_work_stays_within_the_bound(ahead):
         count += 1
     del result
     assert count == 40 and alive == 0
-    assert most <= results_alive(ahead)
+    assert most <= count_results_alive(ahead)
 
 
 def test_items_are_drawn_only_when_there_is_room():
@@ -140,7 +140,7 @@ def test_leaving_the_loop_ends_the_threads():
             break
     gc.collect()
     assert threads() == []
-    assert len(done) <= 4 + results_alive(4)
+    assert len(done) <= 4 + count_results_alive(4)
 
 
 def test_an_error_of_the_consumer_ends_the_threads():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bathyal.engine.data.checks import as_batch
-from bathyal.engine.data.sources import ArrayDataset, FromIterable, Source, Use, permutation, random_stream
+from bathyal.engine.data.sources import ArrayDataset, FromIterable, Source, Use, draw_order, make_random_stream
 from bathyal.engine.data.synthetic import Synthetic, digits
 from bathyal.memory.errors import ConfigError, DataError, DeviceError
 
@@ -69,9 +69,9 @@ class TestArrayDataset:
 
     def test_the_order_is_pinned(self):
         # Checkpoints store a position in this order: it may never change.
-        words = random_stream(5, Use.SHUFFLE, 3).random_raw(8)
-        assert permutation(8, 5, Use.SHUFFLE, 3).tolist() == sorted(range(8), key=lambda index: words[index])
-        assert permutation(8, 5, Use.SHUFFLE, 3).tolist() == [4, 6, 7, 5, 1, 0, 2, 3]
+        words = make_random_stream(5, Use.SHUFFLE, 3).random_raw(8)
+        assert draw_order(8, 5, Use.SHUFFLE, 3).tolist() == sorted(range(8), key=lambda index: words[index])
+        assert draw_order(8, 5, Use.SHUFFLE, 3).tolist() == [4, 6, 7, 5, 1, 0, 2, 3]
 
     def test_without_shuffle_the_order_is_that_of_the_arrays(self):
         assert seen(ArrayDataset(*numbered(7), 3, shuffle=False).epoch(4)).tolist() == list(range(7))

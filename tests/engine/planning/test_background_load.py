@@ -5,8 +5,8 @@ import pytest
 
 import bathyal as bt
 from bathyal.engine.backends.reference import ReferenceBackend
-from bathyal.engine.planning.background_load import Load
-from bathyal.engine.session import problem_without_memory
+from bathyal.engine.planning.alone import make_problem_without_memory
+from bathyal.engine.planning.background_load import BackgroundLoad
 from bathyal.engine.settings import Settings
 from bathyal.memory.arena import Arena
 from bathyal.models.registry import build_model
@@ -16,9 +16,9 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def load():
-    settings = Settings((2, 1, 28, 28), bt.SGD(0.1), backend="reference", costs="analytic")
-    problem, _ = problem_without_memory(build_model("small_resnet"), settings)
-    return Load(problem.graph, problem.costs, ReferenceBackend(), "here")
+    settings = Settings(input_shape=(2, 1, 28, 28), optimizer=bt.SGD(0.1), device="reference", costs="analytic")
+    problem, _ = make_problem_without_memory(build_model("small_resnet"), settings)
+    return BackgroundLoad(problem.graph, problem.costs, ReferenceBackend(), "here")
 
 
 def test_each_signature_runs_in_turn_for_the_seconds_of_its_cost(load):

@@ -32,7 +32,7 @@ def network(channels=6):
 
 
 def trainer(net=None, shape=SHAPE, **choices):
-    choices = {"memory": None, "backend": "reference", "costs": "analytic", "threads": 1, **choices}
+    choices = {"memory": None, "device": "reference", "costs": "analytic", "threads": 1, **choices}
     return bt.Trainer(net or network(), shape, optimizer=bt.SGD(0.1, momentum=0.9), **choices)
 
 
@@ -78,7 +78,7 @@ def test_a_short_batch_has_a_plan_of_its_own(saved):
         (None, (5, 3, 8, 8), {}, "5×3×8×8"),
         (None, SHAPE, {"dtype": "float64"}, "float64"),
         (None, SHAPE, {"threads": 2}, "--threads 1"),
-        (None, SHAPE, {"backend": "null"}, "--device reference"),
+        (None, SHAPE, {"device": "null"}, "--device reference"),
         (None, SHAPE, {"memory": -1}, "--memory"),
     ],
 )

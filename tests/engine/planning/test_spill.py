@@ -12,9 +12,9 @@ import pytest
 import bathyal as bt
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.planning import spill
-from bathyal.engine.planning.background_load import Load
+from bathyal.engine.planning.alone import make_problem_without_memory
+from bathyal.engine.planning.background_load import BackgroundLoad
 from bathyal.engine.planning.spill import Spill
-from bathyal.engine.session import problem_without_memory
 from bathyal.engine.settings import Settings
 from bathyal.memory.arena import Arena
 from bathyal.memory.devices.bandwidth import Bandwidth
@@ -46,9 +46,7 @@ def network():
 def trainer(**choices):
     choices = {"strategy": "offload", "memory": "2 MiB", "link": "1 GB", **choices}
     optimizer = bt.SGD(0.02, momentum=0.9)
-    return bt.Trainer(
-        network(), SHAPE, optimizer=optimizer, backend="reference", costs="analytic", threads=1, **choices
-    )
+    return bt.Trainer(network(), SHAPE, optimizer=optimizer, device="reference", costs="analytic", threads=1, **choices)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +183,16 @@ def test_many_steps_take_no_more_files_threads_or_memory_and_change_no_bit(least
 
 
 def settings(**choices):
-    return Settings(SHAPE, bt.SGD(0.1), "4 MiB", "offload", "fixed", "reference", costs="analytic", **choices)
+    return Settings(
+        input_shape=SHAPE,
+        optimizer=bt.SGD(0.1),
+        memory="4 MiB",
+        strategy="offload",
+        kernels="fixed",
+        device="reference",
+        costs="analytic",
+        **choices,
+    )
 
 
 @pytest.fixture
@@ -205,13 +212,13 @@ def measured(monkeypatch):
 
 def load(name="here"):
     """The operations of the network beside which transfers are timed."""
-    problem, _ = problem_without_memory(network(), settings())
-    return Load(problem.graph, problem.costs, ReferenceBackend(), name)
+    problem, _ = make_problem_without_memory(network(), settings())
+    return BackgroundLoad(problem.graph, problem.costs, ReferenceBackend(), name)
 
 
 def test_rates_that_are_given_are_taken(measured, tmp_path):
     with HostDevice(Arena(MIB)) as device:
-        found = Spill(settings(link="10 kB,20 kB"), tmp_path).link(device, load())
+        found = Spill(settings(link="10 kB,20 kB"), tmp_path).find_link(device, load())
         assert found == Link(10_000, 20_000, USUAL_CONTENTION)
     assert not measured
 
@@ -222,31 +229,31 @@ def test_rates_are_measured_once_and_kept(measured, tmp_path):
     choices = settings(spill_dir=str(disk))
     with HostDevice(Arena(MIB)) as device:
         first = Spill(choices, cache)
-        assert first.link(device, load()) == first.link(device, load()) == Link(1000.0, 500.0, 0.25)
+        assert first.find_link(device, load()) == first.find_link(device, load()) == Link(1000.0, 500.0, 0.25)
         assert measured == [(MIB // 2, MIB // 2)]
-        kept = Spill(choices, cache).link(device, load())
+        kept = Spill(choices, cache).find_link(device, load())
         assert (kept.out_bytes_per_second, kept.in_bytes_per_second) == pytest.approx((1000, 500))
         assert kept.contention == 0.25
         assert len(measured) == 1
-        assert Spill(choices, None).link(device, load()).out_bytes_per_second == pytest.approx(2000)
-        assert Spill(choices, cache).link(device, load("elsewhere")).out_bytes_per_second == pytest.approx(3000)
+        assert Spill(choices, None).find_link(device, load()).out_bytes_per_second == pytest.approx(2000)
+        assert Spill(choices, cache).find_link(device, load("elsewhere")).out_bytes_per_second == pytest.approx(3000)
 
 
 @pytest.mark.parametrize("value", [0, -1, "fast", float("inf"), float("nan"), None])
 def test_kept_rates_that_cannot_be_are_measured_again(value, measured, tmp_path):
     choices = settings(spill_dir=str(tmp_path))
     with HostDevice(Arena(MIB)) as device:
-        Spill(choices, tmp_path).link(device, load())
+        Spill(choices, tmp_path).find_link(device, load())
         (path,) = tmp_path.glob("costs-*.json")
         document = json.loads(path.read_text())
         document["seconds"] = dict.fromkeys(document["seconds"], value)
         path.write_text(json.dumps(document))
-        assert Spill(choices, tmp_path).link(device, load()).out_bytes_per_second == pytest.approx(2000)
+        assert Spill(choices, tmp_path).find_link(device, load()).out_bytes_per_second == pytest.approx(2000)
 
 
 def test_no_more_is_used_for_measuring_than_may_be_written(measured, tmp_path):
     with HostDevice(Arena(MIB)) as device:
-        Spill(settings(spill_dir=str(tmp_path), spill_size="64 KiB"), None).link(device, load())
+        Spill(settings(spill_dir=str(tmp_path), spill_size="64 KiB"), None).find_link(device, load())
     assert measured == [(64 * 2**10, 64 * 2**10)]
 
 
@@ -277,15 +284,15 @@ def test_the_programs_of_a_run_share_their_room(measured, least, tmp_path):
     choices = settings(spill_dir=str(tmp_path), spill_size="64 KiB")
     places = Spill(choices, None)
     device = HostDevice(Arena(MIB))
-    assert places.opened is places.tier(0, device) is None
-    whole = places.tier(48 * 2**10, device)
-    assert places.tier(32 * 2**10, device) is places.tier(0, device) is places.opened is whole
+    assert places.current_tier is places.open_tier(0, device) is None
+    whole = places.open_tier(48 * 2**10, device)
+    assert places.open_tier(32 * 2**10, device) is places.open_tier(0, device) is places.current_tier is whole
     assert whole.nbytes == 48 * 2**10
-    assert places.tier(60 * 2**10, device) is whole
+    assert places.open_tier(60 * 2**10, device) is whole
     assert whole.nbytes >= 60 * 2**10
     places.close()
     device.close()
-    assert places.opened is None
+    assert places.current_tier is None
     opened = []
 
     def make_tier(nbytes):

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from bathyal.commands import step_bar
-from bathyal.commands.step_bar import StepBar
+from bathyal.training import step_bar
+from bathyal.training.step_bar import StepBar
 
 
 class Broken:

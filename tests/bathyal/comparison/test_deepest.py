@@ -2,7 +2,7 @@
 
 import pytest
 
-from bathyal.commands.deepest import search_deepest
+from bathyal.comparison.deepest import search_deepest
 
 
 def searched(share, start, within=0.02, others=0):

@@ -1,0 +1,1 @@
+"""What commands tell of plans and of training: in numbers for machines, in words for people."""

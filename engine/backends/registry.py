@@ -1,0 +1,131 @@
+"""Which backends there are, by the names that `device=` and `--device` take, and the making of one.
+
+A program may add a backend of its own under a name of its own; "auto" chooses among those of the package. Nothing is
+loaded before a backend is made: a library that is missing is an error only for the user who asks for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...memory.errors import DeviceError
+from ...memory.registry import Registry
+from .backend import Backend
+from .cuda.gpu_library import cuda_backend
+from .cuda.graphs import MATH
+from .null import NullBackend
+from .onednn import OneDnnBackend
+from .reference import ReferenceBackend
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+"""The name under which a backend is chosen by what the machine has."""
+
+FLOAT32 = ("float32",)
+"""The arithmetic of a backend that multiplies as the type of the numbers says."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """Choices of a run that a backend may want to know when it is made.
+
+    Attributes:
+        dtype: type of all numbers, "float32" or "float64".
+        math: how factors of products are rounded, one of those that the backend was registered with.
+        cuda_graphs: whether a GPU's step is captured into a graph and launched as one.
+    """
+
+    dtype: str = "float32"
+    math: str = "float32"
+    cuda_graphs: bool = True
+
+
+MakeBackend = Callable[[BackendOptions], Backend]
+"""Makes a backend; raises DeviceError where its library, or the device itself, is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendEntry:
+    """What is known of a backend before it is made.
+
+    Attributes:
+        make: makes it.
+        math: which of `MATH` it knows; the first is its default.
+        computes: whether its launches compute anything; one that does not serves planning alone.
+    """
+
+    make: MakeBackend
+    math: tuple[str, ...] = FLOAT32
+    computes: bool = True
+
+
+def _make_best(options: BackendOptions) -> Backend:
+    """Make the backend of "auto": in float32 a GPU's where there is one, then oneDNN's, else numpy's."""
+    if options.dtype == "float32":
+        for name, level, instead in (
+            ("cuda", logging.INFO, "computing on the processor"),
+            ("onednn", logging.WARNING, "computing with numpy, which is slower"),
+        ):
+            try:
+                return BACKENDS[name].make(options)
+            except DeviceError as error:
+                logger.log(level, "%s (%s)", instead, error)
+    return BACKENDS["reference"].make(options)
+
+
+BACKENDS: Registry[BackendEntry] = Registry(
+    "device",
+    {
+        AUTO: BackendEntry(_make_best, MATH),
+        "cuda": BackendEntry(lambda options: cuda_backend(options.math, options.cuda_graphs), MATH),
+        "onednn": BackendEntry(lambda options: OneDnnBackend()),
+        "reference": BackendEntry(lambda options: ReferenceBackend()),
+        "null": BackendEntry(lambda options: NullBackend(), computes=False),
+    },
+)
+"""All backends by the name that chooses them."""
+
+
+def find_backend(device: str) -> BackendEntry:
+    """Return what is known of the backend of that name.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    return BACKENDS.find(device)
+
+
+def make_backend(device: str, options: BackendOptions | None = None) -> Backend:
+    """Make the backend of that name.
+
+    Raises:
+        ConfigError: there is no backend of that name.
+        DeviceError: its library or device is missing; "auto" then takes another.
+    """
+    return find_backend(device).make(BackendOptions() if options is None else options)
+
+
+def register_backend(name: str, make: MakeBackend, *, math: tuple[str, ...] = FLOAT32) -> None:
+    """Add a backend, which `device=name` then chooses.
+
+    Args:
+        name: letters, digits, "_" and "-".
+        make: makes the backend, an object as `engine.backends.backend.Backend` describes it, from `BackendOptions`.
+        math: which values of `math=` it accepts.
+
+    Raises:
+        ConfigError: the name will not do, or another backend has it.
+    """
+    BACKENDS.add(name, BackendEntry(make, math))
+
+
+def unregister_backend(name: str) -> None:
+    """Take back a backend that was added; a trainer that was made with it keeps it.
+
+    Raises:
+        ConfigError: there is no such name, or the backend is the package's own.
+    """
+    BACKENDS.remove(name)

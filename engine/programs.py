@@ -1,0 +1,91 @@
+"""What a session runs: graphs of a training step, of evaluation and of prediction, each with its plan.
+
+Decides which graph belongs to a mode and a number of images, and under which name its kernels are kept. Plans are made
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from ..layers.builder import Layer, forward_graph
+from ..layers.graph import Graph
+from ..layers.modes import evaluation_graph, prediction_graph, training_graph
+from ..layers.slabs import split_large
+from ..scheduler.plan.costs import CostTable
+from ..scheduler.plan.explain import explain
+from ..scheduler.plan.steps import Plan
+from .planning.plan_file import Surroundings, save_plan
+from .settings import Settings
+
+
+class Mode(str, Enum):
+    """What a program computes."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+
+
+def name_program(mode: Mode, batch: int) -> str:
+    """Return the name of a program in a checkpoint."""
+    return f"{mode.value} {batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what it was made from.
+
+    Attributes:
+        graph: lowered.
+        costs: kernels and seconds.
+        plan: verified.
+        planning_seconds: time that planning took.
+        surroundings: what the kernels belong to.
+    """
+
+    graph: Graph
+    costs: CostTable
+    plan: Plan
+    planning_seconds: float
+    surroundings: Surroundings
+
+    def explain(self) -> str:
+        """Return the plan in words and tables."""
+        return explain(self.plan, self.graph, self.costs)
+
+    def save(self, path: Path) -> None:
+        """Write the plan to a file; see `plan_file.save_plan`."""
+        save_plan(path, self.plan, self.graph, self.surroundings, self.kernel_names)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """Name of the kernel that each operation uses, by operation id."""
+        chosen = {step.op: step.kernel for step in self.plan.runs}
+        return tuple(self.costs.kernels[op.id][chosen[op.id]].name for op in self.graph.ops)
+
+
+def make_mode_graph(network: Layer, settings: Settings, mode: Mode, batch: int) -> Graph:
+    """Make the graph of one mode for `batch` images, not lowered; its large parameters are slabs."""
+    forward = split_large(forward_graph(network, (batch, *settings.input_shape[1:]), settings.dtype))
+    if mode is Mode.TRAINING:
+        return training_graph(forward, settings.optimizer)
+    return evaluation_graph(forward) if mode is Mode.EVALUATION else prediction_graph(forward)
+
+
+def restrict_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTable | None:
+    """Return the table with the named kernel alone for each operation, or None where a name is unknown."""
+    if len(names) != len(graph.ops):
+        return None
+    rows = []
+    for row, name in zip(costs.kernels, names, strict=True):
+        # Indices must stay those of the backend: the others are priced out, not removed.
+        if name not in [k.name for k in row]:
+            return None
+        rows.append(
+            tuple(k if k.name == name else replace(k, seconds=float("inf"), workspace_bytes=2**62) for k in row)
+        )
+    return replace(costs, kernels=tuple(rows))
