@@ -43,6 +43,6 @@ NO_INPLACE = "apart"
 """Attribute of an operation that a backend computes by what promises nothing where outputs lie over inputs."""
 
 
-def overwritten(op: Op) -> tuple[tuple[int, int], ...]:
+def inplace_pairs(op: Op) -> tuple[tuple[int, int], ...]:
     """Pairs (output, input) of an operation whose memory may be shared where the input dies there."""
     return () if op.attrs.get(NO_INPLACE) else KINDS[op.kind].inplace

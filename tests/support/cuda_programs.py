@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bathyal.engine.backends.cuda.program import Program
-from bathyal.engine.backends.cuda.programs import PROGRAMS
-from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Operand, Request
+from bathyal.engine.backends.cuda.kernel_program import KernelProgram
+from bathyal.engine.backends.cuda.kernel_programs import PROGRAMS
+from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST, PLAIN, Operand, OpRequest
 from bathyal.layers.graph import TensorSpec
 from bathyal.layers.kinds import KINDS
 from tests.support.cuda_on_cpu import CudaOnCpu, cuda_on_cpu
@@ -81,7 +81,7 @@ def request_for(
     attrs: Mapping[str, Any] | None = None,
     outputs: Sequence[TensorSpec] | None = None,
     layouts: Sequence[str] | None = None,
-) -> Request:
+) -> OpRequest:
     """A request; outputs by the kind's shape rule, layouts of inputs and outputs as usual where they are not given."""
     attrs = attrs or {}
     if outputs is None:
@@ -91,7 +91,7 @@ def request_for(
     specs = [*(spec(a) for a in inputs), *outputs]
     chosen = [usual_layout(s.shape) for s in specs] if layouts is None else layouts
     operands = tuple(Operand(s, layout) for s, layout in zip(specs, chosen, strict=True))
-    return Request(kind, operands[: len(inputs)], operands[len(inputs) :], attrs)
+    return OpRequest(kind, operands[: len(inputs)], operands[len(inputs) :], attrs)
 
 
 def compute(
@@ -115,8 +115,8 @@ def compute(
 
 
 def run(
-    program: Program,
-    request: Request,
+    program: KernelProgram,
+    request: OpRequest,
     inputs: Sequence[Array],
     *,
     alias: tuple[int, int] | None = None,
@@ -132,8 +132,8 @@ def run(
 
 def _once(
     kernels: CudaOnCpu,
-    program: Program,
-    request: Request,
+    program: KernelProgram,
+    request: OpRequest,
     inputs: Sequence[Array],
     alias: tuple[int, int] | None,
     updates: Sequence[int],

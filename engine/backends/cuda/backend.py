@@ -23,8 +23,8 @@ from ..reference import ReferenceBackend
 from .bfloat16 import from_bfloat16, to_bfloat16
 from .library import Launcher, Library
 from .lowering import lower
-from .parts import Part, Placed, Product, is_computed, parts
-from .request import CHANNELS_LAST, Request, operand
+from .op_request import CHANNELS_LAST, OpRequest, operand
+from .parts import Part, Product, ProgramPart, is_computed, parts
 
 FIRST_LAST = (0, 2, 3, 1)
 """Axes (N, C, H, W) in the order in which channels-last memory holds them."""
@@ -66,18 +66,18 @@ class CudaBackend:
             made = self._of(graph, op, signature)
             least = max((self._workspace_bytes(part) for part in made), default=0)
             choices = next(
-                (self._library.graph_kernels(p) for p in made if isinstance(p, Request)), (Kernel("own", 0),)
+                (self._library.graph_kernels(p) for p in made if isinstance(p, OpRequest)), (Kernel("own", 0),)
             )
             self._kernels[signature] = tuple(Kernel(k.name, max(k.workspace_bytes, least)) for k in choices)
         return self._kernels[signature]
 
     def _workspace_bytes(self, part: Part) -> int:
         match part:
-            case Request():
+            case OpRequest():
                 return 0  # each of its kernels has its own
             case Product():
                 return self._library.product_workspace_bytes
-            case Placed():
+            case ProgramPart():
                 return part.program.workspace_bytes
             case _:
                 unreachable(part)
@@ -99,11 +99,11 @@ class CudaBackend:
 
     def _launcher(self, part: Part, kernel: int, repeat: bool, stream: int) -> Launcher:
         match part:
-            case Request():
+            case OpRequest():
                 return self._library.graph(part, kernel, repeat, stream)
             case Product():
                 return self._library.product(part, stream)
-            case Placed():
+            case ProgramPart():
                 return self._library.program(part.program, part.operands, stream)
             case _:
                 unreachable(part)
@@ -114,7 +114,7 @@ class CudaBackend:
             if not is_computed(op.kind):
                 raise DeviceError(f"{op.name} ({op.kind})", "a kind that the backend 'cuda' computes", op.kind)
             inputs, outputs = (tuple(operand(graph.tensors[t]) for t in ids) for ids in (op.inputs, op.outputs))
-            found = self._parts[signature] = parts(Request(op.kind, inputs, outputs, op.attrs))
+            found = self._parts[signature] = parts(OpRequest(op.kind, inputs, outputs, op.attrs))
         return found
 
     def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:

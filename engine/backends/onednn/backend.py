@@ -24,8 +24,8 @@ from ..backend import Kernel, Launch
 from ..fusion import fuse
 from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
+from ..reference.numpy_kernel import NumpyKernel, OpSpec
 from ..reference.registry import IMPLEMENTATIONS
-from ..reference.variant import OpSpec, Variant
 from .handles import (
     AVX2_BIT,
     QUERY_SCRATCHPAD,
@@ -39,7 +39,7 @@ from .handles import (
 )
 from .layouts import PLAIN, Layouts
 from .lowering import Lowering
-from .recipe import Operand, Recipe, Request
+from .recipe import Operand, PrimitiveRequest, Recipe
 from .recipes import RECIPES, computes
 
 FLAT = frozenset({"sgd_update"})
@@ -107,7 +107,7 @@ class OneDnnBackend:
         inputs, outputs = ([graph.tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
         return op.kind in FLAT or computes(op.kind, inputs, outputs, op.attrs)
 
-    def _flat(self, graph: Graph, op: Op) -> tuple[Variant, ...]:
+    def _flat(self, graph: Graph, op: Op) -> tuple[NumpyKernel, ...]:
         specs = _flat_specs(graph, op)
         return IMPLEMENTATIONS[op.kind](OpSpec(specs[: len(op.inputs)], specs[len(op.inputs) :], op.attrs))
 
@@ -137,7 +137,9 @@ class OneDnnBackend:
         if key not in self._found:
             operands = self._operands(graph, op)
             count = len(op.inputs)
-            recipe = RECIPES[op.kind](Request(self._engine, op.attrs, operands[:count], operands[count:], repeat))
+            recipe = RECIPES[op.kind](
+                PrimitiveRequest(self._engine, op.attrs, operands[:count], operands[count:], repeat)
+            )
             # What is not heavy has no choice: a repeated batch norm must be the same implementation as the first run.
             first = recipe.descriptor
             self._found[key] = (recipe, first.implementations() if KINDS[op.kind].heavy else [first])
@@ -149,7 +151,7 @@ class OneDnnBackend:
         if tensor.layout == PLAIN:
             return content
         layout = self._layouts.of(tensor.shape, tensor.layout)
-        return self._reordered(content, self._engine.plain(layout.shape), layout)
+        return self._reorder(content, self._engine.plain(layout.shape), layout)
 
     def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
         """Undo `encode`; raises DataError for another number of bytes."""
@@ -158,22 +160,20 @@ class OneDnnBackend:
         if content.shape != (tensor.nbytes,):
             raise DataError(tensor.name, f"{tensor.nbytes} bytes", f"shape {content.shape}")
         layout = self._layouts.of(tensor.shape, tensor.layout)
-        found = self._reordered(content, layout, self._engine.plain(layout.shape))
+        found = self._reorder(content, layout, self._engine.plain(layout.shape))
         return found.view(tensor.dtype).reshape(tensor.shape)
 
-    def _reordered(
-        self, content: npt.NDArray[np.uint8], source: Descriptor, target: Descriptor
-    ) -> npt.NDArray[np.uint8]:
-        made = _aligned(target.nbytes)
+    def _reorder(self, content: npt.NDArray[np.uint8], source: Descriptor, target: Descriptor) -> npt.NDArray[np.uint8]:
+        made = _allocate(target.nbytes)
         if content.ctypes.data % ALIGNMENT:
-            given = _aligned(content.size)
+            given = _allocate(content.size)
             given[:] = content
             content = given
         descriptor = self._engine.reorder(source, target)
         arguments = {SOURCE: source, TARGET: target}
         addresses = [content.ctypes.data, made.ctypes.data]
         scratchpad = descriptor.descriptor(QUERY_SCRATCHPAD)
-        scratch = _aligned(0 if scratchpad is None else scratchpad.nbytes)
+        scratch = _allocate(0 if scratchpad is None else scratchpad.nbytes)
         if scratchpad is not None:
             arguments[SCRATCHPAD] = scratchpad
             addresses.append(scratch.ctypes.data)
@@ -198,7 +198,7 @@ def _flat_specs(graph: Graph, op: Op) -> tuple[TensorSpec, ...]:
     )
 
 
-def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+def _allocate(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeros that begin at a multiple of `ALIGNMENT`."""
     buffer = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % ALIGNMENT

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ....layers.graph import Graph, Op, Phase, Role
 from ....layers.shape import CONVERT
 from ....memory.errors import ConfigError
-from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, grouped
+from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, group_shape
 from .handles import QUERY_DIFF_WEIGHTS, QUERY_WEIGHTS, QUERY_WORKSPACE, PrimitiveDescriptor
 from .layouts import PLAIN, Layouts
 from .normalization import normalization_forward
@@ -60,12 +60,12 @@ class Lowering:
         return replace(self._graph, tensors=tuple(self._tensors), ops=tuple(self._ops))
 
     def _lower(self, op: Op) -> None:
-        computed = self._computed(op)
-        wanted, made = self._request_layouts(op) if computed or op.updates else self._plain(op)
-        inputs = [self._in_layout(op, t, name, computed) for t, name in zip(op.inputs, wanted, strict=True)]
+        computed = self._is_computed(op)
+        wanted, made = self._request_layouts(op) if computed or op.updates else self._request_plain(op)
+        inputs = [self._bring_to(op, t, name, computed) for t, name in zip(op.inputs, wanted, strict=True)]
         outputs, conversions = [], []
         for t, (name, nbytes) in zip(op.outputs, made, strict=True):
-            final = self._mirrored(t)
+            final = self._primal_layout(t)
             if final is None or self._serves(self._tensors[t].shape, name, final, computed):
                 self._set(t, name if final is None else final, nbytes if final is None else None)
                 outputs.append(t)
@@ -80,7 +80,7 @@ class Lowering:
             if op.kind == "sgd_update" and self._tensors[t].role is Role.MOMENTUM:
                 self._set(t, self._tensors[op.inputs[0]].layout)
 
-    def _computed(self, op: Op) -> bool:
+    def _is_computed(self, op: Op) -> bool:
         """Whether the library computes `op`, rather than the reference backend."""
         inputs, outputs = ([self._tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
         return computes(op.kind, inputs, outputs, op.attrs)
@@ -89,7 +89,7 @@ class Lowering:
         """Whether a tensor in one layout can pass for one in the other: the library must be told the very layout."""
         return found == wanted if computed else self._layouts.same_bytes(shape, found, wanted)
 
-    def _plain(self, op: Op) -> LayoutRequest:
+    def _request_plain(self, op: Op) -> LayoutRequest:
         return [PLAIN] * len(op.inputs), [(PLAIN, None)] * len(op.outputs)
 
     def _request_layouts(self, op: Op) -> LayoutRequest:
@@ -109,14 +109,17 @@ class Lowering:
         if op.kind == "batch_norm_relu":
             return now, [(self._blocked_like(op, now[0]), None), *made[1:3], self._mask(op, now[0])]
         if op.kind in ("add", "add_relu"):
-            layout = self._mirrored(op.outputs[0]) if op.phase is Phase.BACKWARD else None
+            layout = self._primal_layout(op.outputs[0]) if op.phase is Phase.BACKWARD else None
             layout = now[0] if layout is None else layout
             return [layout] * 2, [(layout, None)]
         if len(tensors[op.inputs[0]].shape) == 4:
             if op.phase is Phase.BACKWARD:
-                now = [self._above(op) if tensors[t].role is Role.GRADIENT else tensors[t].layout for t in op.inputs]
+                now = [
+                    self._output_layout(op) if tensors[t].role is Role.GRADIENT else tensors[t].layout
+                    for t in op.inputs
+                ]
             return now, [(self._blocked_like(op, now[0]), None), *made[1:]]
-        return self._plain(op)
+        return self._request_plain(op)
 
     def _blocked_like(self, op: Op, layout: str) -> str:
         """The layout of the first output: blocked if the input is."""
@@ -138,7 +141,7 @@ class Lowering:
             made = convolution_forward(
                 engine,
                 layouts.of(image, self._layout(image, x_blocked)),
-                engine.undecided(grouped(weight.shape, op.attrs["groups"])),
+                engine.undecided(group_shape(weight.shape, op.attrs["groups"])),
                 layouts.of(bias[0].shape, PLAIN) if bias else None,
                 layouts.of(output, self._layout(output, y_blocked)),
                 op.attrs,
@@ -159,27 +162,27 @@ class Lowering:
     def _convolution_data(self, op: Op) -> LayoutRequest:
         dy, weight = (self._tensors[t] for t in op.inputs)
         dx = self._tensors[self._graph.ops[op.forward_op].inputs[0]]
-        layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])
+        layouts, shape = self._layouts, group_shape(weight.shape, op.attrs["groups"])
         engine = layouts.engine
-        below, above = layouts.of(dx.shape, self._image(op)), layouts.of(dy.shape, self._above(op))
+        below, above = layouts.of(dx.shape, self._image(op)), layouts.of(dy.shape, self._output_layout(op))
         found = convolution_backward_data(engine, below, engine.undecided(shape), above, op.attrs)
-        return [self._above(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
+        return [self._output_layout(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
 
     def _convolution_weights(self, op: Op) -> LayoutRequest:
         x, dy = (self._tensors[t] for t in op.inputs)
         weight, *bias = (self._tensors[t] for t in self._graph.ops[op.forward_op].inputs[1:])
-        layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])
+        layouts, shape = self._layouts, group_shape(weight.shape, op.attrs["groups"])
         engine, image = layouts.engine, self._image(op)
         found = convolution_backward_weights(
             engine,
             layouts.of(x.shape, image),
             engine.undecided(shape),
             layouts.of(bias[0].shape, PLAIN) if bias else None,
-            layouts.of(dy.shape, self._above(op)),
+            layouts.of(dy.shape, self._output_layout(op)),
             op.attrs,
         )
         gradient = self._weight(found, QUERY_DIFF_WEIGHTS, weight.shape)
-        return [image, self._above(op)], [(gradient, None), *[(PLAIN, None)] * len(bias)]
+        return [image, self._output_layout(op)], [(gradient, None), *[(PLAIN, None)] * len(bias)]
 
     def _image(self, op: Op) -> str:
         """The layout in which the forward convolution of `op` read its image."""
@@ -196,25 +199,25 @@ class Lowering:
             op.attrs,
             MAX,
         )
-        return self._noted(index.shape, made, "index")
+        return self._workspace_layout(index.shape, made, "index")
 
     def _mask(self, op: Op, layout: str) -> tuple[str, int | None]:
         """The layout of the mask of a batch norm with ReLU: whatever the library keeps for its backward pass."""
         x, mask = self._tensors[op.inputs[0]], self._tensors[op.outputs[3]]
         made = normalization_forward(self._layouts.engine, self._layouts.of(x.shape, layout), op.attrs)
-        return self._noted(mask.shape, made, "mask")
+        return self._workspace_layout(mask.shape, made, "mask")
 
-    def _noted(self, shape: tuple[int, ...], made: PrimitiveDescriptor, what: str) -> tuple[str, int | None]:
+    def _workspace_layout(self, shape: tuple[int, ...], made: PrimitiveDescriptor, what: str) -> tuple[str, int | None]:
         """Layout and bytes of what a primitive notes for its backward pass, in a form that is the library's secret."""
         found = made.descriptor(QUERY_WORKSPACE)
         assert found is not None
         return self._layouts.add(shape, found, f"{what} {found.nbytes} {found.layout}"), found.nbytes
 
-    def _mirrored(self, tensor: int) -> str | None:
+    def _primal_layout(self, tensor: int) -> str | None:
         """The layout that a gradient must have, or None for what is no gradient or is read by nobody."""
         return self._tensors[self._primal[tensor]].layout if tensor in self._primal else None
 
-    def _above(self, op: Op) -> str:
+    def _output_layout(self, op: Op) -> str:
         """The layout of the output of the forward operation that `op` is the gradient of."""
         return self._tensors[self._graph.ops[op.forward_op].outputs[0]].layout
 
@@ -233,7 +236,7 @@ class Lowering:
         self._set(number, layout)
         return number
 
-    def _in_layout(self, op: Op, tensor: int, layout: str, computed: bool) -> int:
+    def _bring_to(self, op: Op, tensor: int, layout: str, computed: bool) -> int:
         found = self._tensors[tensor]
         if self._serves(found.shape, found.layout, layout, computed):
             return tensor

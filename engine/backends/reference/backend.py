@@ -22,8 +22,8 @@ from ....memory.errors import DataError, DeviceError
 from ....memory.region import Region
 from ..backend import Kernel, Launch
 from .launch import make_launch
+from .numpy_kernel import Array, NumpyKernel, OpSpec
 from .registry import IMPLEMENTATIONS
-from .variant import Array, OpSpec, Variant
 
 
 class ReferenceBackend:
@@ -33,7 +33,7 @@ class ReferenceBackend:
     machine = HostMachine()
 
     def __init__(self) -> None:
-        self._variants: dict[Signature, tuple[Variant, ...]] = {}
+        self._kernels: dict[Signature, tuple[NumpyKernel, ...]] = {}
         # Launches are shared while somebody holds one; they hold their arena's memory, so its id is not given twice.
         self._launches: WeakValueDictionary[tuple[int, Signature, int, bool], Launch] = WeakValueDictionary()
 
@@ -69,14 +69,14 @@ class ReferenceBackend:
             self._launches[key] = launch
         return launch
 
-    def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[Variant, ...]:
-        found = self._variants.get(signature)
+    def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[NumpyKernel, ...]:
+        found = self._kernels.get(signature)
         if found is None:
             if op.kind not in IMPLEMENTATIONS:
                 raise DeviceError(f"{op.name} ({op.kind})", "a kind that the reference backend computes", op.kind)
             inputs, outputs = (tuple(graph.tensors[t].spec for t in ids) for ids in (op.inputs, op.outputs))
             found = IMPLEMENTATIONS[op.kind](OpSpec(inputs, outputs, op.attrs))
-            self._variants[signature] = found
+            self._kernels[signature] = found
         return found
 
     def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:

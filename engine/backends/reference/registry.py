@@ -14,9 +14,9 @@ from .linear import LINEAR
 from .loss import LOSS
 from .max_pooling import MAX_POOLING
 from .merge import MERGE
+from .numpy_kernel import Implementation
 from .optimizer import OPTIMIZER
 from .response_norm import RESPONSE_NORM
-from .variant import Implementation
 
 IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType(
     {

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from bathyal.engine.backends.cuda.programs import PROGRAMS, bias_add, bias_gradient
-from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Request
+from bathyal.engine.backends.cuda.kernel_programs import PROGRAMS, bias_add, bias_gradient
+from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST, PLAIN, OpRequest
 from bathyal.layers.graph import TensorSpec
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import DeviceError
@@ -96,7 +96,7 @@ def test_sum_and_relu_in_one(harness, shape):
 @pytest.mark.parametrize(("rows", "features"), ROWS)
 def test_bias(harness, rows, features):
     y, bias = special(rows, features), normal(features)
-    request = Request("bias_add", (operand(spec(y)), operand(spec(bias))), (), {})
+    request = OpRequest("bias_add", (operand(spec(y)), operand(spec(bias))), (), {})
     left = run(bias_add(rows, features), request, [y, bias], updates=(0,)).inputs[0]
     with np.errstate(all="ignore"):
         same_bits(left, y + bias)
@@ -106,7 +106,7 @@ def test_bias(harness, rows, features):
 def test_gradient_of_a_bias(shape):
     dy = normal(*shape) + 1
     channels = (shape[1],)
-    request = Request("bias_gradient", (operand(spec(dy)),), (operand(TensorSpec(channels, "float32")),), {})
+    request = OpRequest("bias_gradient", (operand(spec(dy)),), (operand(TensorSpec(channels, "float32")),), {})
     found = run(bias_gradient(shape), request, [dy]).outputs[0]
     axes = tuple(a for a in range(len(shape)) if a != 1)
     # Both sums are exact far below the rounding to float32, so that they differ by that alone, and hardly ever.

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ....layers.graph import TensorSpec
+from ....memory.sizes import align_up
 
 Array = npt.NDArray[Any]
 Run = Callable[..., None]
@@ -38,7 +39,7 @@ class OpSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class NumpyKernel:
     """One kernel.
 
     Attributes:
@@ -58,7 +59,7 @@ class Variant:
         """Where each scratch array begins, from the start of the workspace."""
         ends = [0]
         for spec in self.scratch:
-            ends.append(-(-(ends[-1] + spec.nbytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+            ends.append(align_up(ends[-1] + spec.nbytes, ALIGNMENT_BYTES))
         return tuple(ends[:-1])
 
     @property
@@ -67,7 +68,7 @@ class Variant:
         return self.offsets[-1] + self.scratch[-1].nbytes if self.scratch else 0
 
 
-Implementation = Callable[[OpSpec], tuple[Variant, ...]]
+Implementation = Callable[[OpSpec], tuple[NumpyKernel, ...]]
 """Lists the kernels of an operation; all that can be worked out beforehand is, so that a run only computes."""
 
 
