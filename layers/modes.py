@@ -14,7 +14,7 @@ from types import MappingProxyType
 from ..memory.errors import GraphError, ShapeError
 from .assembly import Assembly
 from .graph import Graph, Op, Phase, Role, TensorSpec
-from .kinds import KINDS
+from .kinds import KINDS, kind_of
 from .loss import CROSS_ENTROPY, loss_gradient
 from .operations import Attrs, ShapeRule
 from .optimizer import SGD
@@ -73,7 +73,7 @@ class _Mode:
     def rewrite(self) -> int:
         """Append all forward operations; return the logits."""
         for op in self.forward.ops:
-            kind = KINDS[op.kind]
+            kind = kind_of(op)
             mode = kind.training if self._training else kind.evaluation
             inputs = tuple(self._map[t] for t in op.inputs)
             if mode is None:

@@ -23,7 +23,7 @@ NARROW = frozenset({Role.INPUT, Role.ACTIVATION, Role.GRADIENT})
 
 
 def narrow_images(graph: Graph) -> Graph:
-    """The graph with its images in bfloat16; layouts are those of `request.py`, to be completed by lowering."""
+    """The graph with its images in bfloat16; layouts are those of `op_request.py`, to be completed by lowering."""
     return _Narrowing(graph).run()
 
 

@@ -57,7 +57,7 @@ def convolution_backward_data(
     engine: Engine, dx: Descriptor, weight: Descriptor, dy: Descriptor, attrs: Attrs
 ) -> PrimitiveDescriptor:
     """The descriptor of the gradient of the image."""
-    hint = convolution_forward(engine, dx, engine.undecided(weight.shape), None, dy, attrs)
+    hint = convolution_forward(engine, dx, engine.describe_undecided(weight.shape), None, dy, attrs)
     geometry = convolution_geometry(dx.shape, dy.shape, weight.shape[-2:], attrs)
     return engine.describe("convolution_backward_data", AUTO, dx, weight, dy, *geometry, hint, engine.attributes)
 
@@ -73,7 +73,7 @@ def convolution_backward_weights(
     engine: Engine, x: Descriptor, dw: Descriptor, db: Descriptor | None, dy: Descriptor, attrs: Attrs
 ) -> PrimitiveDescriptor:
     """The descriptor of the gradient of weight and bias."""
-    hint = convolution_forward(engine, x, engine.undecided(dw.shape), db, dy, attrs)
+    hint = convolution_forward(engine, x, engine.describe_undecided(dw.shape), db, dy, attrs)
     geometry = convolution_geometry(x.shape, dy.shape, dw.shape[-2:], attrs)
     return engine.describe("convolution_backward_weights", AUTO, x, dw, db, dy, *geometry, hint, engine.attributes)
 

@@ -2,8 +2,11 @@
 
 A convolution's output is blocked, and what follows keeps the layout of its input; images stay plain, since a blocked
 image of three channels would be mostly padding. Where an operation needs another layout, a `convert` operation is
-inserted for it alone: no copy outlives the operation that asked for it. Gradients and momentum have the layout of what
-they belong to.
+inserted for it alone: no copy outlives the operation that asked for it. Gradients, and the optimizer's state, have the
+layout of what they belong to.
+
+An operation that the library does not compute runs on numpy: over any layout that its operands share where its kind is
+declared flat (`OpKind.flat`), else on plain layouts.
 
 The layout of a weight is that of a batch of one image, so that the programs of a session, which share the state, agree
 on it whatever their batch.
@@ -15,9 +18,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ....layers.graph import Graph, Op, Phase, Role
+from ....layers.merge import ADD
 from ....layers.shape import CONVERT
 from ....memory.errors import ConfigError
 from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, group_shape
+from .flat import is_flat, take_part
 from .handles import QUERY_DIFF_WEIGHTS, QUERY_WEIGHTS, QUERY_WORKSPACE, PrimitiveDescriptor
 from .layouts import PLAIN, Layouts
 from .normalization import normalization_forward
@@ -61,7 +66,11 @@ class Lowering:
 
     def _lower(self, op: Op) -> None:
         computed = self._is_computed(op)
-        wanted, made = self._request_layouts(op) if computed or op.updates else self._request_plain(op)
+        flat = not computed and is_flat(op, self._tensors)
+        if flat:
+            for t in op.updates:
+                self._set(t, self._tensors[op.inputs[0]].layout)
+        wanted, made = self._request_layouts(op) if computed else self._request_of_numpy(op, flat)
         inputs = [self._bring_to(op, t, name, computed) for t, name in zip(op.inputs, wanted, strict=True)]
         outputs, conversions = [], []
         for t, (name, nbytes) in zip(op.outputs, made, strict=True):
@@ -76,9 +85,6 @@ class Lowering:
         self._append(op, inputs, outputs)
         for source, target in conversions:
             self._convert(op, source, target)
-        for t in op.inputs:
-            if op.kind == "sgd_update" and self._tensors[t].role is Role.MOMENTUM:
-                self._set(t, self._tensors[op.inputs[0]].layout)
 
     def _is_computed(self, op: Op) -> bool:
         """Whether the library computes `op`, rather than the reference backend."""
@@ -92,6 +98,30 @@ class Lowering:
     def _request_plain(self, op: Op) -> LayoutRequest:
         return [PLAIN] * len(op.inputs), [(PLAIN, None)] * len(op.outputs)
 
+    def _request_of_numpy(self, op: Op, flat: bool) -> LayoutRequest:
+        """The layouts of an operation that numpy computes: plain, or for a flat one the layout of its first input.
+
+        A flat gradient takes the layout that its result must have in the end, so that nothing is converted behind it.
+
+        Raises:
+            ConfigError: an operation that is not flat updates a tensor that does not lie plain.
+        """
+        if not flat:
+            for t in op.updates:
+                if self._tensors[t].layout != PLAIN:
+                    raise ConfigError(
+                        f"{op.name} ({op.kind})",
+                        "on the backend 'onednn' an update of a kind that is declared flat",
+                        f"one that is not, of {self._tensors[t].name} in the layout of a convolution's weight",
+                        "Declare the kind with flat=True where that is true of it, or take the backend 'reference'.",
+                    )
+            return self._request_plain(op)
+        layout = self._primal_layout(op.outputs[0]) if op.outputs and op.phase is Phase.BACKWARD else None
+        layout = self._tensors[op.inputs[0]].layout if layout is None else layout
+        part = take_part(op, self._tensors)
+        wanted = [layout if taking else PLAIN for taking in part[: len(op.inputs)]]
+        return wanted, [(layout, None)] * len(op.outputs)
+
     def _request_layouts(self, op: Op) -> LayoutRequest:
         tensors = self._tensors
         now = [tensors[t].layout for t in op.inputs]
@@ -102,8 +132,6 @@ class Lowering:
             return self._convolution_data(op)
         if op.kind == "conv2d_backward_weights":
             return self._convolution_weights(op)
-        if op.updates:
-            return now, made
         if op.kind == "max_pool":
             return now, [(self._blocked_like(op, now[0]), None), self._index(op, now[0])]
         if op.kind == "batch_norm_relu":
@@ -124,7 +152,7 @@ class Lowering:
     def _blocked_like(self, op: Op, layout: str) -> str:
         """The layout of the first output: blocked if the input is."""
         shape = self._tensors[op.outputs[0]].shape
-        return PLAIN if layout == PLAIN else self._layouts.blocked(shape)
+        return PLAIN if layout == PLAIN else self._layouts.add_blocked(shape)
 
     def _convolution(self, op: Op) -> LayoutRequest:
         x, y = (self._tensors[t].shape for t in (op.inputs[0], op.outputs[0]))
@@ -141,7 +169,7 @@ class Lowering:
             made = convolution_forward(
                 engine,
                 layouts.of(image, self._layout(image, x_blocked)),
-                engine.undecided(group_shape(weight.shape, op.attrs["groups"])),
+                engine.describe_undecided(group_shape(weight.shape, op.attrs["groups"])),
                 layouts.of(bias[0].shape, PLAIN) if bias else None,
                 layouts.of(output, self._layout(output, y_blocked)),
                 op.attrs,
@@ -151,7 +179,7 @@ class Lowering:
         return x_blocked, y_blocked, self._weight(made, QUERY_WEIGHTS, weight.shape)
 
     def _layout(self, shape: tuple[int, ...], blocked: bool) -> str:
-        return self._layouts.blocked(shape) if blocked else PLAIN
+        return self._layouts.add_blocked(shape) if blocked else PLAIN
 
     def _weight(self, made: PrimitiveDescriptor, query: int, shape: tuple[int, ...]) -> str:
         """The layout of a weight, or of its gradient, that a primitive has chosen."""
@@ -165,7 +193,7 @@ class Lowering:
         layouts, shape = self._layouts, group_shape(weight.shape, op.attrs["groups"])
         engine = layouts.engine
         below, above = layouts.of(dx.shape, self._image(op)), layouts.of(dy.shape, self._output_layout(op))
-        found = convolution_backward_data(engine, below, engine.undecided(shape), above, op.attrs)
+        found = convolution_backward_data(engine, below, engine.describe_undecided(shape), above, op.attrs)
         return [self._output_layout(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
 
     def _convolution_weights(self, op: Op) -> LayoutRequest:
@@ -176,7 +204,7 @@ class Lowering:
         found = convolution_backward_weights(
             engine,
             layouts.of(x.shape, image),
-            engine.undecided(shape),
+            engine.describe_undecided(shape),
             layouts.of(bias[0].shape, PLAIN) if bias else None,
             layouts.of(dy.shape, self._output_layout(op)),
             op.attrs,
@@ -262,7 +290,10 @@ class Lowering:
 
 
 def _primals(graph: Graph) -> dict[int, int]:
-    """For each gradient that is read, the tensor that it is the gradient of, by what its first reader does with it."""
+    """For each gradient that is read, the tensor that it is the gradient of, by what its first reader does with it.
+
+    A gradient of a shape that no output of the forward operation has belongs to none: a rule may make what it likes.
+    """
     primals: dict[int, int] = {}
     for op in reversed(graph.ops):
         for t in op.inputs:
@@ -270,8 +301,12 @@ def _primals(graph: Graph) -> dict[int, int]:
                 continue
             if op.phase is Phase.UPDATE:
                 primals[t] = op.inputs[0]
-            elif op.kind != "add":
-                primals[t] = graph.ops[op.forward_op].outputs[0]
+            elif op.kind != ADD.name:
+                shape = graph.tensors[t].shape
+                outputs = (o for o in graph.ops[op.forward_op].outputs if graph.tensors[o].shape == shape)
+                primal = next(outputs, None)
+                if primal is not None:
+                    primals[t] = primal
             elif op.outputs[0] in primals:
                 primals[t] = primals[op.outputs[0]]
     return primals
