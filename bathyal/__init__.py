@@ -6,9 +6,11 @@ from .engine.openmp import wait_passively
 wait_passively()
 
 from . import layers, models
+from .engine.backends.reference.numpy_kernel import NumpyKernel, OpSpec
 from .engine.data.image_folder import ImageFolder
 from .engine.data.sources import ArrayDataset, FromIterable, Source
 from .engine.data.synthetic import Synthetic, digits
+from .engine.operations import register_operation, remove_operation
 from .engine.results import Evaluation, StepResult
 from .engine.trainer import Trainer
 from .layers import (
@@ -24,6 +26,7 @@ from .layers import (
     Flatten,
     GlobalAvgPool2d,
     Graph,
+    GraphBuilder,
     He,
     Identity,
     Layer,
@@ -31,11 +34,14 @@ from .layers import (
     LocalResponseNorm,
     MaxPool2d,
     Normal,
+    OpKind,
     ReLU,
     Residual,
     Sequential,
+    ShapeRule,
     Sigmoid,
     Tanh,
+    TensorSpec,
     Uniform,
     Xavier,
 )
@@ -77,6 +83,7 @@ __all__ = [
     "FromIterable",
     "GlobalAvgPool2d",
     "Graph",
+    "GraphBuilder",
     "GraphError",
     "He",
     "Identity",
@@ -86,17 +93,22 @@ __all__ = [
     "LocalResponseNorm",
     "MaxPool2d",
     "Normal",
+    "NumpyKernel",
+    "OpKind",
+    "OpSpec",
     "Plan",
     "PlanError",
     "ReLU",
     "Residual",
     "Sequential",
     "ShapeError",
+    "ShapeRule",
     "Sigmoid",
     "Source",
     "StepResult",
     "Synthetic",
     "Tanh",
+    "TensorSpec",
     "Trainer",
     "Uniform",
     "Xavier",
@@ -106,4 +118,6 @@ __all__ = [
     "layers",
     "models",
     "parse_size",
+    "register_operation",
+    "remove_operation",
 ]

@@ -55,7 +55,7 @@ def kind_of(op: Op) -> OpKind:
     kind = KINDS.get(op.kind)
     if kind is None:
         hint = "Register it with bathyal.register_operation before the network is built."
-        raise GraphError(op.name, "an operation of a registered kind", repr(op.kind), hint)
+        raise GraphError(f"{op.name} ({op.kind})", "an operation of a registered kind", repr(op.kind), hint)
     return kind
 
 

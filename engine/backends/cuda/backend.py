@@ -16,15 +16,17 @@ import numpy.typing as npt
 from ....layers.graph import Graph, Op, Signature, Tensor
 from ....layers.kinds import KINDS
 from ....memory.devices.device import Machine
-from ....memory.errors import DataError, DeviceError, unreachable
+from ....memory.errors import DataError, unreachable
 from ....memory.region import Region
 from ..backend import Kernel, Launch
 from ..reference import ReferenceBackend
 from .bfloat16 import from_bfloat16, to_bfloat16
+from .graphs import CUDNN_GRAPHS
+from .kernel_programs import PROGRAMS
 from .library import Launcher, Library
 from .lowering import lower
 from .op_request import CHANNELS_LAST, OpRequest, operand
-from .parts import Part, Product, ProgramPart, is_computed, parts
+from .parts import PRODUCTS, Part, Product, ProgramPart, parts
 
 FIRST_LAST = (0, 2, 3, 1)
 """Axes (N, C, H, W) in the order in which channels-last memory holds them."""
@@ -50,6 +52,11 @@ class CudaBackend:
         self._parts: dict[Signature, tuple[Part, ...]] = {}
         self._kernels: dict[Signature, tuple[Kernel, ...]] = {}
         self._launches: WeakValueDictionary[tuple[int, int, Signature, int, bool], Launch] = WeakValueDictionary()
+
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether cuDNN, cuBLAS or a kernel of the backend's own computes operations of a kind; there is no fallback."""
+        return kind in PROGRAMS or kind in PRODUCTS or kind in CUDNN_GRAPHS
 
     def lower(self, graph: Graph) -> Graph:
         """Fuse and give every tensor its layout; raises ConfigError for other types than float32."""
@@ -111,8 +118,6 @@ class CudaBackend:
     def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[Part, ...]:
         found = self._parts.get(signature)
         if found is None:
-            if not is_computed(op.kind):
-                raise DeviceError(f"{op.name} ({op.kind})", "a kind that the backend 'cuda' computes", op.kind)
             inputs, outputs = (tuple(operand(graph.tensors[t]) for t in ids) for ids in (op.inputs, op.outputs))
             found = self._parts[signature] = parts(OpRequest(op.kind, inputs, outputs, op.attrs))
         return found

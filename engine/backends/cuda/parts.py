@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from .graphs import CUDNN_GRAPHS
 from .kernel_program import KernelProgram
 from .kernel_programs import PROGRAMS, bias_add, bias_gradient
 from .op_request import OpRequest
@@ -58,11 +57,6 @@ def parts(request: OpRequest) -> tuple[Part, ...]:
     if request.kind in PRODUCTS:
         return PRODUCTS[request.kind](request)
     return (request, *_of_bias(request)) if request.kind == "conv2d_backward_weights" else (request,)
-
-
-def is_computed(kind: str) -> bool:
-    """Whether a kind has an implementation here."""
-    return kind in PROGRAMS or kind in PRODUCTS or kind in CUDNN_GRAPHS
 
 
 def _linear(request: OpRequest) -> tuple[Part, ...]:

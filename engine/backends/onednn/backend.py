@@ -62,6 +62,11 @@ class OneDnnBackend:
         # Shared while somebody holds one: a kernel that was only timed leaves no primitive behind.
         self._launches: WeakValueDictionary[tuple[int, Signature, int, bool], Launch] = WeakValueDictionary()
 
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether the library computes operations of a kind, or numpy does in its place."""
+        return kind in RECIPES or ReferenceBackend.computes(kind)
+
     def lower(self, graph: Graph) -> Graph:
         """Fuse, give every tensor its layout, insert conversions; raises ConfigError for other types than float32."""
         # Before AVX2 the library has reference code alone for a batch norm with its ReLU.
