@@ -43,7 +43,7 @@ class _Pair:
 
 
 def fuse(graph: Graph) -> Graph:
-    """Make one operation of every pair that can be; the tensors between them are gone from the graph."""
+    """Make one operation of every pair that can be fused; the tensors between them are gone from the graph."""
     pairs = _find_pairs(graph)
     tensors = list(graph.tensors)
     changed: dict[int, Op] = {}
@@ -74,7 +74,7 @@ def fuse(graph: Graph) -> Graph:
 
 
 def _mask(between: Tensor) -> Tensor:
-    """Where a batch norm's output was positive; its bytes are those of one per element until layouts are chosen."""
+    """Make the mask of where a batch norm's output is positive: one byte per element until layouts are chosen."""
     spec = TensorSpec(between.shape, "uint8")
     return replace(between, name=f"{between.name}.mask", dtype=spec.dtype, nbytes=spec.nbytes)
 

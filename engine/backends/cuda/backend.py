@@ -59,11 +59,11 @@ class CudaBackend:
         return kind in PROGRAMS or kind in PRODUCTS or kind in CUDNN_GRAPHS
 
     def lower(self, graph: Graph) -> Graph:
-        """Fuse and give every tensor its layout; raises ConfigError for other types than float32."""
+        """Fuse operations and give every tensor its layout; raises ConfigError for other types than float32."""
         return lower(graph, self._math)
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
-        """The plans of cuDNN, its first choice first, or the one way to compute anything else.
+        """List the plans of cuDNN, its first choice first, or the one way to compute anything else.
 
         Raises:
             DeviceError: nothing here computes the operation.
@@ -157,7 +157,7 @@ class CudaBackend:
 
 
 def _launch(launchers: Sequence[Launcher], base: int) -> Launch:
-    """One call for all parts of an operation."""
+    """Make one call that launches all parts of an operation."""
 
     def launch(addresses: Sequence[int]) -> None:
         pointers = [base + address for address in addresses]

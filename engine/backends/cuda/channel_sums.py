@@ -27,7 +27,7 @@ LEAST_ROWS = 64
 def channel_means(
     groups: int, rows: int, channels: int, source: ElementType, target: ElementType, divisor: int | None = None
 ) -> KernelProgram:
-    """The sums of each group of rows, divided by the rows of a group or by `divisor`.
+    """Make the program that sums each group of rows and divides by the rows of a group, or by `divisor`.
 
     Operands: x (groups, rows, channels) of type `source`, y (groups, channels) of type `target`, which is float32 or
     that of x; plain C order of these axes.
@@ -55,7 +55,7 @@ def _sums(function: str, pieces: int, operands: tuple[Pointer, ...], *sizes: int
 
 
 def bias_gradient(shape: tuple[int, ...], dtype: str = FLOAT32.name) -> KernelProgram:
-    """The gradient of a bias: the sum of dy over all axes but the channels'.
+    """Make the program of the gradient of a bias: the sum of dy over all axes but the channels'.
 
     Operands: dy, channels-last (N, C, H, W) or plain (N, F), of logical shape `shape`; db (C,) or (F,) in float32.
 

@@ -12,7 +12,7 @@ from .op_request import Operand, OpRequest
 
 
 def conv2d(graph: CudnnGraph, request: OpRequest) -> None:
-    """(x, weight[, bias]) → y."""
+    """Add the convolution (x, weight[, bias]) → y to a graph."""
     x, weight = (graph.operand(i, request.inputs[i]) for i in (0, 1))
     y = graph.convolution(x, weight, _geometry(request.attrs))
     if len(request.inputs) == 3:
@@ -21,13 +21,16 @@ def conv2d(graph: CudnnGraph, request: OpRequest) -> None:
 
 
 def conv2d_backward_data(graph: CudnnGraph, request: OpRequest) -> None:
-    """(dy, weight) → dx."""
+    """Add the gradient of the image, (dy, weight) → dx, to a graph."""
     dy, weight = (graph.operand(i, request.inputs[i]) for i in (0, 1))
     graph.result(graph.convolution_data(dy, weight, _geometry(request.attrs)), 2, request.outputs[0])
 
 
 def conv2d_backward_weights(graph: CudnnGraph, request: OpRequest) -> None:
-    """(x, dy) → dweight; a second output, the bias' gradient, is left to another kernel."""
+    """Add the gradient of the weight, (x, dy) → dweight, to a graph.
+
+    A second output, the gradient of the bias, is left to another kernel.
+    """
     x, dy = (graph.operand(i, request.inputs[i]) for i in (0, 1))
     dw: Operand = request.outputs[0]
     graph.result(graph.convolution_weights(x, dy, _geometry(request.attrs)), 2, dw)

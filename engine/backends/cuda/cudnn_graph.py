@@ -23,7 +23,7 @@ SCRATCH, SCALAR = 100, 200
 
 
 def dimensions_and_strides(operand: Operand) -> tuple[list[int], list[int]]:
-    """Dimensions and strides in elements, as cuDNN takes them.
+    """Return dimensions, and strides in elements, as cuDNN takes them.
 
     What is channels-last keeps the order of dimensions (N, C, H, W); a vector (C,) is (1, C, 1, 1); all else is rows
     (N, F, 1, 1).
@@ -57,12 +57,12 @@ class CudnnGraph:
         self._types = module.data_type
 
     def operand(self, position: int, operand: Operand) -> Any:
-        """The input at a position."""
+        """Add the input at a position."""
         self.operands[position + 1] = position
         return self._tensor(position + 1, operand)
 
     def scalar(self, value: float) -> Any:
-        """A number in the host's memory."""
+        """Add a number that lies in the host's memory."""
         number = SCALAR + len(self.scalars)
         self.scalars[number] = value
         return self.pygraph.tensor(
@@ -75,14 +75,17 @@ class CudnnGraph:
         )
 
     def result(self, tensor: Any, position: int, operand: Operand, kept: bool = False) -> None:
-        """Make of a tensor the output at a position; `kept` if a repeated run must not write it."""
+        """Make a tensor the output at a position; `kept` says that a repeated run must not write it."""
         self.operands[position + 1] = position
         if kept:
             self.kept.append(position + 1)
         self._output(tensor, position + 1, operand)
 
     def discard(self, tensor: Any, operand: Operand) -> None:
-        """Let a tensor that cuDNN insists on writing, of float32 and the shape of `operand`, be written to scratch."""
+        """Send a tensor that nobody reads, but that cuDNN insists on writing, to scratch.
+
+        It is of float32 and of the shape of `operand`.
+        """
         number = SCRATCH + len(self.scratch)
         self.scratch[number] = operand.spec.nbytes
         self._output(tensor, number, operand)
@@ -92,35 +95,35 @@ class CudnnGraph:
         return tensor.set_data_type(self._type(operand))
 
     def convolution(self, x: Any, weight: Any, geometry: Mapping[str, list[int]]) -> Any:
-        """The output of a convolution."""
+        """Add a convolution; return its output."""
         return self.pygraph.conv_fprop(image=x, weight=weight, **geometry)
 
     def convolution_data(self, dy: Any, weight: Any, geometry: Mapping[str, list[int]]) -> Any:
-        """The gradient of a convolution's image."""
+        """Add the gradient of a convolution's image; return it."""
         return self.pygraph.conv_dgrad(loss=dy, filter=weight, **geometry)
 
     def convolution_weights(self, x: Any, dy: Any, geometry: Mapping[str, list[int]]) -> Any:
-        """The gradient of a convolution's weight."""
+        """Add the gradient of a convolution's weight; return it."""
         return self.pygraph.conv_wgrad(image=x, loss=dy, **geometry)
 
     def add(self, a: Any, b: Any) -> Any:
-        """The sum a + b, with `b` spread over dimensions of size 1."""
+        """Add the sum a + b, with `b` spread over its dimensions of size 1; return it."""
         return self.pygraph.add(a=a, b=b)
 
     def multiply(self, a: Any, b: Any) -> Any:
-        """The product a · b, element by element; of a mask, 0 and 1 are taken."""
+        """Add the product a · b, element by element; return it. A mask counts as 0 and 1."""
         return self.pygraph.mul(a=a, b=b)
 
     def relu(self, x: Any) -> Any:
-        """The tensor max(x, 0)."""
+        """Add max(x, 0); return it."""
         return self.pygraph.relu(input=x)
 
     def mask_positive(self, x: Any) -> Any:
-        """The mask x > 0."""
+        """Add the mask x > 0; return it."""
         return self.pygraph.cmp_gt(input=x, comparison=self.scalar(0.0))
 
     def batch_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
-        """The output, mean, 1 / √(var + eps), and running statistics, which are to be discarded.
+        """Add a batch norm; return output, mean, 1 / √(var + eps), and running statistics that are to be discarded.
 
         Not all versions of the package have a form without running statistics. What is given as such is of no account.
         """
@@ -136,7 +139,7 @@ class CudnnGraph:
         return tuple(made)
 
     def batch_norm_gradient(self, x: Any, dy: Any, weight: Any, mean: Any, inverse: Any) -> tuple[Any, ...]:
-        """The gradients of image, scale and shift."""
+        """Add the gradient of a batch norm; return the gradients of image, scale and shift."""
         made: Sequence[Any] = self.pygraph.batchnorm_backward(
             grad=dy, input=x, scale=weight, mean=mean, inv_variance=inverse
         )

@@ -29,7 +29,7 @@ NEVER = ("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION
 
 
 def device_description(name: str) -> str:
-    """The properties of a device that the package describes, as JSON text: values of its data sheet.
+    """Read the properties of a device that the package describes: the values of its data sheet, as JSON text.
 
     Raises:
         DeviceError: there is no description of this name.
@@ -95,11 +95,11 @@ class CudnnLibrary:
             raise DeviceError("cuda", "a driver (libcuda.so.1) and a device", _shorten(error), hint) from error
 
     def version(self) -> str:
-        """Name the library's and the package's version, on which results to the bit depend."""
+        """Name the versions of the library and of the package, on which results depend to the bit."""
         return f"cuDNN {self._version}, cudnn-frontend {self._module.__version__}"
 
     def open_handle(self, stream: int) -> Any:
-        """Make what runs plans on a stream, given by its address; one for each stream.
+        """Make the handle with which plans run on a stream, which is given by its address; each stream needs its own.
 
         Raises:
             DeviceError: there is no device.
@@ -180,7 +180,7 @@ def _package() -> Any:
 
 
 def _shorten(error: Exception) -> str:
-    """What cuDNN says, in a line: its first words and the reasons of its engines, each once."""
+    """Bring what cuDNN says into a line: its first words, and each reason that its engines give once."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     reasons = dict.fromkeys(line.split("Reason:", 1)[1].strip() for line in lines if "Reason:" in line)
     return "; ".join([lines[0][:200], *(reason[:120] for reason in list(reasons)[:4])])

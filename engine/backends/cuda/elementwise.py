@@ -33,7 +33,7 @@ def _elementwise(function: str) -> Callable[[OpRequest], KernelProgram]:
 
 
 def bias_add(rows: int, features: int) -> KernelProgram:
-    """Add a bias to each row in place, in float32: y ← y + bias.
+    """Make the program that adds a bias to each row in place, in float32: y ← y + bias.
 
     Operands: y (rows, features), bias (features,).
     """

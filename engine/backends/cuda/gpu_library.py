@@ -62,7 +62,7 @@ class GpuLibrary:
         self._streams: dict[int, Any] = {}
 
     def graph_kernels(self, request: OpRequest) -> tuple[Kernel, ...]:
-        """The plans of cuDNN for a request; raises DeviceError where it has no engine.
+        """List the plans of cuDNN for a request; raises DeviceError where it has no engine.
 
         A workspace has room to be rounded up to what cuDNN wants, as plans align less.
         """
@@ -72,7 +72,7 @@ class GpuLibrary:
         )
 
     def graph(self, request: OpRequest, kernel: int, repeat: bool, stream: int) -> Launcher:
-        """What runs a plan of cuDNN."""
+        """Make what runs a plan of cuDNN."""
         if stream not in self._cudnn_handles:
             self._cudnn_handles[stream] = self._cudnn.open_handle(stream)
         handle, execute = self._cudnn_handles[stream], self._graphs.operation(request).execute
@@ -84,7 +84,7 @@ class GpuLibrary:
         return launch
 
     def product(self, product: Product, stream: int) -> Launcher:
-        """What multiplies matrices; its sums are in the same order each time."""
+        """Make what multiplies matrices; it adds up in the same order each time."""
         from cupy_backends.cuda.libs import cublas
 
         if stream not in self._cublas_handles:
@@ -108,7 +108,7 @@ class GpuLibrary:
 
     @cached_property
     def _set_workspace(self) -> Callable[[int, int, int], None]:
-        """`cublasSetWorkspace_v2`, which CuPy does not bind."""
+        """The function `cublasSetWorkspace_v2`, which CuPy does not bind."""
         function = _cublas().cublasSetWorkspace_v2
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
@@ -120,7 +120,7 @@ class GpuLibrary:
         return run
 
     def program(self, program: KernelProgram, operands: Sequence[int], stream: int) -> Launcher:
-        """What runs kernels of the backend's own."""
+        """Make what runs kernels of the backend's own."""
         calls = [self._call(call, operands, stream) for call in program.calls]
 
         def launch(pointers: Sequence[int], workspace: int) -> None:
@@ -176,7 +176,7 @@ class GpuLibrary:
 
 
 def _cublas() -> ctypes.CDLL:
-    """The library that CuPy has loaded."""
+    """Find the library of cuBLAS that CuPy has loaded."""
     for name in CUBLAS:
         try:
             return ctypes.CDLL(name)
@@ -186,7 +186,7 @@ def _cublas() -> ctypes.CDLL:
 
 
 def cuda_backend(math: str = "float32", graphs: bool = True) -> CudaBackend:
-    """The backend of this machine's GPU.
+    """Make the backend of this machine's GPU.
 
     Args:
         math: as for `GpuLibrary`.

@@ -119,7 +119,10 @@ class GraphOperation:
         return self._plans
 
     def _convolution(self, reasons: list[str]) -> Iterator[EnginePlan]:
-        """Ranked plans, then fallbacks; none that has to be compiled, as dozens of them would be built to choose from."""
+        """Yield ranked plans, then fallbacks.
+
+        Plans that have to be compiled are left out: dozens of them would be built to choose from.
+        """
         yield from self._try_modes(("A",), False, reasons)
         yield from sorted(self._try_modes(("FALLBACK",), False, reasons), key=lambda plan: plan.workspace_bytes)
 
@@ -143,7 +146,7 @@ class GraphOperation:
 
 
 class Graphs:
-    """The operations of a session: each signature once.
+    """The operations that cuDNN computes in a session, each signature once.
 
     Args:
         library: of the device.
@@ -159,7 +162,7 @@ class Graphs:
         self._operations: dict[Hashable, GraphOperation] = {}
 
     def operation(self, request: OpRequest) -> GraphOperation:
-        """The operation of a request whose kind is in `CUDNN_GRAPHS`; nothing is built yet."""
+        """Return the operation of a request whose kind is in `CUDNN_GRAPHS`; nothing is built yet."""
         key = (request.kind, request.inputs, request.outputs, tuple(sorted(request.attrs.items())))
         if key not in self._operations:
             self._operations[key] = GraphOperation(self._library, request, self._math)
@@ -167,7 +170,7 @@ class Graphs:
 
 
 def choose(ranked: Iterable[EnginePlan]) -> tuple[EnginePlan, ...]:
-    """Of plans in order of speed those to choose from: at most `MOST_PLANS`, with the least workspace among them.
+    """Choose, from plans in order of speed, at most `MOST_PLANS` for a planner, with the least workspace among them.
 
     No more of them are drawn, and so built, than can make a difference.
     """
@@ -223,7 +226,7 @@ def _first(plans: Iterator[EnginePlan]) -> Iterator[EnginePlan]:
 
 
 def _vector_bytes(graph: CudnnGraph) -> int:
-    """Bytes of one vector of scratch: all that are redirected have the shape of those that are discarded."""
+    """Return the bytes of one vector of scratch; what is redirected there has the shape of what is discarded."""
     return align_up(max(graph.scratch.values(), default=0), ALIGNMENT)
 
 

@@ -48,7 +48,7 @@ ELEMENT_TYPES: Mapping[str, ElementType] = MappingProxyType({t.name: t for t in 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A pointer parameter.
+    """A parameter of a kernel that points into an operand.
 
     Attributes:
         operand: position among (inputs …, outputs …, workspace).
@@ -61,7 +61,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One launch.
+    """One launch of a kernel.
 
     Attributes:
         function: name of an `extern "C"` kernel.
@@ -80,7 +80,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class KernelProgram:
-    """An operation, or a part of one.
+    """Launches of kernels that compute an operation, or a part of one.
 
     Attributes:
         calls: launches, one after the other on one stream.
@@ -92,47 +92,51 @@ class KernelProgram:
 
 
 def pointers(*operands: int | Pointer) -> tuple[Pointer, ...]:
-    """Positions as pointers to where the operands begin."""
+    """Turn positions into pointers to where the operands begin."""
     return tuple(p if isinstance(p, Pointer) else Pointer(p) for p in operands)
 
 
 def launch_items(function: str, items: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
-    """A launch with one thread per item, or fewer threads that stride."""
+    """Make a launch with one thread per item, or fewer threads that stride."""
     return launch_blocks(function, -(-items // THREADS), operands, *scalars)
 
 
 def launch_blocks(function: str, pieces: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
-    """A launch with one block per piece, or fewer blocks that stride."""
+    """Make a launch with one block per piece, or fewer blocks that stride."""
     return KernelCall(function, max(1, min(MOST_BLOCKS, pieces)), THREADS, operands, scalars)
 
 
 def launch_flat(
     function: str, element: ElementType, count: int, operands: tuple[Pointer, ...], *scalars: Scalar
 ) -> KernelCall:
-    """A launch over `count` elements of a type, 16 bytes at a time; the count is the first scalar."""
+    """Make a launch over `count` elements of a type, 16 bytes at a time; the count is the first scalar."""
     return launch_items(function + element.suffix, -(-count // element.packs[0]), operands, np.int64(count), *scalars)
 
 
 def elements(operand: Operand) -> int:
-    """Number of elements of the logical shape."""
+    """Return the number of elements of the logical shape."""
     return math.prod(operand.spec.shape)
 
 
 def choose_pack(function: str, element: ElementType, *widths: int) -> tuple[str, int]:
-    """The kernel's name and the elements that it moves at once, given the lengths that must be multiples of them."""
+    """Choose how many elements a kernel moves at once: as many as all `widths` are multiples of.
+
+    Returns:
+        the name of the kernel that does, and the number.
+    """
     pack = next(p for p in element.packs if all(width % p == 0 for width in widths))
     return f"{function}{element.suffix}_{pack}", pack
 
 
 def conversion_suffix(source: ElementType, target: ElementType) -> str:
-    """What the names of kernels end with that read one type and write another, or read and write the same."""
+    """Return what a kernel's name ends with that reads one type and writes another, or reads and writes the same."""
     if source == target:
         return source.suffix
     return f"_to{target.suffix}" if source == FLOAT32 else f"_from{source.suffix}"
 
 
 def require(condition: bool, request: OpRequest, expected: str) -> None:
-    """Check what a kernel counts on.
+    """Check a condition that a kernel counts on.
 
     Raises:
         DeviceError: `condition` does not hold; says what was expected and what the operands are.
@@ -148,7 +152,7 @@ def require_float32(request: OpRequest, *operands: Operand) -> None:
 
 
 def element_type(request: OpRequest, operand: Operand, *others: Operand) -> ElementType:
-    """The type of an operand's elements, float32 or bfloat16.
+    """Return the type of an operand's elements, float32 or bfloat16.
 
     Raises:
         DeviceError: it is another one, or that of one of `others` differs.
@@ -159,7 +163,7 @@ def element_type(request: OpRequest, operand: Operand, *others: Operand) -> Elem
 
 
 def image_type(request: OpRequest, *operands: Operand) -> ElementType:
-    """The type, float32 or bfloat16, of the elements of images whose channels lie next to each other.
+    """Return the type, float32 or bfloat16, of the elements of channels-last images.
 
     Raises:
         DeviceError: it is another one, not the same for all, or an image is not channels-last.

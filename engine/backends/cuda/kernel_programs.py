@@ -55,6 +55,6 @@ SOURCES = (
 
 
 def source_text() -> str:
-    """All kernels as one translation unit without includes of its own, for a compiler that is given a string."""
+    """Return all kernels as one text without includes of its own, for a compiler that is given a string."""
     texts = [(FOLDER / name).read_text(encoding="utf-8") for name in ("prelude.cuh", *SOURCES)]
     return "\n".join(text.replace('#include "prelude.cuh"\n', "") for text in texts)

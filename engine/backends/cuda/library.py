@@ -24,19 +24,19 @@ class Library(Protocol):
     """Workspace of a product."""
 
     def graph_kernels(self, request: OpRequest) -> tuple[Kernel, ...]:
-        """The plans of cuDNN for a request, the first being that of `kernels="fixed"`; raises DeviceError for none."""
+        """List the plans of cuDNN for a request; the first is that of `kernels="fixed"`. Raises DeviceError for none."""
 
     def graph(self, request: OpRequest, kernel: int, repeat: bool, stream: int) -> Launcher:
-        """What runs one of them; with `repeat` the statistics of a batch norm stay as they are."""
+        """Make what runs one of these plans; with `repeat` the statistics of a batch norm stay as they are."""
 
     def product(self, product: Product, stream: int) -> Launcher:
-        """What multiplies matrices."""
+        """Make what multiplies matrices."""
 
     def program(self, program: KernelProgram, operands: Sequence[int], stream: int) -> Launcher:
-        """What runs a program whose operands are those of the operation at the given positions."""
+        """Make what runs a program whose operands are those of the operation at the given positions."""
 
     def close(self) -> None:
         """Give handles back; nothing may be under way."""
 
     def version(self) -> str:
-        """Name the libraries, their versions and the device: what a result to the bit depends on."""
+        """Name the libraries, their versions and the device, on which results depend to the bit."""

@@ -1,8 +1,8 @@
 """Layouts on a GPU: whatever has four axes lies channels-last, all else in C order.
 
-So nothing is ever converted but where an image becomes a vector or the other way about: there `flatten` and `reshape`
-move the bytes. In 16 bits weights are converted too (`narrowing.py`). Said to each operation that cuDNN computes or that moves bytes is that its outputs must not lie over its
-inputs.
+So nothing is ever converted but where an image becomes a vector or the other way about: there the operations that change
+a shape (`OpKind.reshapes`) move the bytes. In 16 bits weights are converted too (`narrowing.py`). An operation that cuDNN
+computes, or that moves bytes, gets an attribute which says that its outputs must not lie over its inputs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ....layers.graph import Graph, Op, Role, Tensor
-from ....layers.kinds import NO_INPLACE, inplace_pairs
+from ....layers.kinds import KINDS, NO_INPLACE, inplace_pairs
 from ....memory.errors import ConfigError
 from ..fusion import fuse
 from .graphs import CUDNN_GRAPHS
@@ -22,7 +22,7 @@ from .op_request import CHANNELS_LAST, NARROW_CHANNELS_LAST, PLAIN
 
 
 def lower(graph: Graph, math: str) -> Graph:
-    """Fuse, give every tensor its layout, and say of every operation what may lie over what.
+    """Fuse operations, give every tensor its layout, and mark the operations that must not run in place.
 
     Args:
         graph: of a step, in float32.
@@ -49,7 +49,7 @@ def _layout(tensor: Tensor) -> str:
 
 
 def _add_attributes(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
-    """The operation with what its kernels need to know beside its shapes."""
+    """Return the operation with what its kernels need to know beside its shapes."""
     attrs = dict(op.attrs)
     if op.kind == "batch_norm_update":
         attrs["eps"] = eps[op.inputs[0]]
@@ -59,7 +59,7 @@ def _add_attributes(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
 
 
 def _must_not_overlap(graph: Graph, op: Op) -> bool:
-    if op.kind in ("flatten", "reshape"):
+    if KINDS[op.kind].reshapes:
         operands = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
         return operands[0].nbytes != operands[1].nbytes or not all(plain_alike(t.shape) for t in operands)
     return op.kind in CUDNN_GRAPHS and op.kind not in PROGRAMS

@@ -37,14 +37,14 @@ FEW = 8
 
 
 def _rows_and_width(shape: tuple[int, ...], last: bool) -> tuple[int, int]:
-    """A tensor as rows that each hold all its channels: what is joined lies within a row."""
+    """See a tensor as rows that each hold all its channels, so that what is joined lies within a row."""
     return (shape[0] * shape[2] * shape[3], shape[1]) if last else (shape[0], math.prod(shape[1:]))
 
 
 def _columns(
     request: OpRequest, whole: Operand, parts: tuple[Operand, ...], whole_at: int, first: int
 ) -> KernelProgram:
-    """Copies between the whole tensor, operand `whole_at`, and its parts, operands from `first` on."""
+    """Make the copies between the whole tensor, operand `whole_at`, and its parts, operands from `first` on."""
     operands = (whole, *parts)
     element = element_type(request, *operands)
     last = all(channels_last(o) for o in operands)
@@ -77,13 +77,13 @@ def _one_order(source: Operand, target: Operand) -> bool:
 
 
 def _images(operand: Operand) -> tuple[int, ...] | None:
-    """The shape, where the elements are not in plain C order."""
+    """Return the shape of a tensor whose elements are not in plain C order; None for all others."""
     shape = operand.spec.shape
     return shape if operand.layout == CHANNELS_LAST and not plain_alike(shape) else None
 
 
 def _transpose(suffix: str, images: int, rows: int, columns: int) -> KernelCall:
-    """The launch that makes (images, columns, rows) of (images, rows, columns)."""
+    """Make the launch that turns (images, rows, columns) into (images, columns, rows)."""
     sizes = (np.int64(images), np.int64(rows), np.int64(columns))
     if rows <= FEW:
         return launch_items("transpose_few_rows" + suffix, images * columns, pointers(0, 1), *sizes)

@@ -17,12 +17,12 @@ from .op_request import OpRequest
 
 
 def batch_norm_training(graph: CudnnGraph, request: OpRequest) -> None:
-    """(x, weight, bias) → (y, mean, 1 / √(var + eps))."""
+    """Add the batch norm (x, weight, bias) → (y, mean, 1 / √(var + eps)) to a graph."""
     graph.result(_normalize(graph, request), 3, request.outputs[0])
 
 
 def batch_norm_relu(graph: CudnnGraph, request: OpRequest) -> None:
-    """(x, weight, bias) → (y, mean, 1 / √(var + eps), mask).
+    """Add the batch norm and ReLU (x, weight, bias) → (y, mean, 1 / √(var + eps), mask) to a graph.
 
     The mask is of the ReLU's output: cuDNN wants one reader of what is normalized.
     """
@@ -32,18 +32,18 @@ def batch_norm_relu(graph: CudnnGraph, request: OpRequest) -> None:
 
 
 def batch_norm_backward(graph: CudnnGraph, request: OpRequest) -> None:
-    """(x, dy, weight, mean, 1 / √(var + eps)) → (dx, dweight, dbias)."""
+    """Add the gradient (x, dy, weight, mean, 1 / √(var + eps)) → (dx, dweight, dbias) to a graph."""
     _gradients(graph, request, graph.operand(1, request.inputs[1]))
 
 
 def batch_norm_relu_backward(graph: CudnnGraph, request: OpRequest) -> None:
-    """(x, dy, weight, mean, 1 / √(var + eps), mask) → (dx, dweight, dbias)."""
+    """Add the gradient (x, dy, weight, mean, 1 / √(var + eps), mask) → (dx, dweight, dbias) to a graph."""
     dy, mask = (graph.operand(i, request.inputs[i]) for i in (1, 5))
     _gradients(graph, request, graph.round_to(graph.multiply(dy, mask), request.inputs[1]))
 
 
 def _normalize(graph: CudnnGraph, request: OpRequest) -> Any:
-    """The normalized image, with its statistics as outputs."""
+    """Add a batch norm with its statistics as outputs; return the normalized image."""
     x, weight, bias = (graph.operand(i, operand) for i, operand in enumerate(request.inputs))
     y, mean, inverse, *running = graph.batch_norm(x, weight, bias, request.attrs["eps"])
     graph.result(mean, 4, request.outputs[1], kept=True)

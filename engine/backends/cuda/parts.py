@@ -50,7 +50,7 @@ Part = OpRequest | Product | ProgramPart
 
 
 def parts(request: OpRequest) -> tuple[Part, ...]:
-    """What `request` is made of; raises DeviceError for kinds, types and layouts that nothing here computes."""
+    """List what computes `request`, in order; raises DeviceError for types and layouts that nothing here computes."""
     if request.kind in PROGRAMS:
         program = PROGRAMS[request.kind](request)
         return (ProgramPart(program, tuple(range(len(request.inputs) + len(request.outputs)))),)
@@ -80,7 +80,7 @@ def _linear_weights(request: OpRequest) -> tuple[Part, ...]:
 
 
 def _of_bias(request: OpRequest) -> tuple[ProgramPart, ...]:
-    """Of (x, dy) → (dweight[, dbias]), what makes the second output where there is one."""
+    """List what makes the second output of (x, dy) → (dweight[, dbias]), where there is one."""
     dy = request.inputs[1].spec
     return (ProgramPart(bias_gradient(dy.shape, dy.dtype), (1, 3)),) if len(request.outputs) == 2 else ()
 

@@ -29,7 +29,7 @@ def _window(request: OpRequest, image: Operand, pooled: Operand) -> tuple[Scalar
 
 
 def _pool(request: OpRequest, function: str, image: Operand, pooled: Operand, *more: Scalar) -> KernelProgram:
-    """A launch with one item per pack of channels of the output."""
+    """Make a launch with one item per pack of channels of the output."""
     name, pack = choose_pack(function, image_type(request, image, pooled), image.spec.shape[1])
     items = elements(request.outputs[0]) // pack
     operands = pointers(*range(len(request.inputs) + len(request.outputs)))

@@ -25,7 +25,7 @@ MOST_NEIGHBOURS = 1024
 
 
 def _window(request: OpRequest) -> tuple[int, int]:
-    """Channels that the window reaches down and up; no farther than there are."""
+    """Return how many channels the window reaches down and up; no farther than there are channels."""
     size, most = request.attrs["size"], request.inputs[0].spec.shape[1] - 1
     return min(size // 2, most), min((size - 1) // 2, most)
 

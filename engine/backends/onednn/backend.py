@@ -68,13 +68,13 @@ class OneDnnBackend:
         return kind in RECIPES or ReferenceBackend.computes(kind)
 
     def lower(self, graph: Graph) -> Graph:
-        """Fuse, give every tensor its layout, insert conversions; raises ConfigError for other types than float32."""
+        """Fuse operations, give every tensor its layout and insert conversions; raises ConfigError for float64."""
         # Before AVX2 the library has reference code alone for a batch norm with its ReLU.
         fused = fuse(graph) if self._engine.isa & AVX2_BIT else graph
         return Lowering(fused, self._layouts).run()
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
-        """The library's implementations under the layouts of the graph, its first choice first."""
+        """List the library's implementations under the layouts of the graph, its first choice first."""
         own = self._is_own(graph, op)
         if not own and not is_flat(op, graph.tensors):
             return self._reference.kernels(graph, op)
@@ -183,7 +183,7 @@ class OneDnnBackend:
         return made
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: what the library holds goes with its objects."""
 
     def version(self) -> str:
         """Name the library's version and instruction set, and numpy's for what it lacks."""
@@ -195,7 +195,7 @@ def _flat_kernels(graph: Graph, op: Op) -> tuple[NumpyKernel, ...]:
 
 
 def _allocate(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Zeros that begin at a multiple of `ALIGNMENT`."""
+    """Return zeros that begin at a multiple of `ALIGNMENT`."""
     buffer = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % ALIGNMENT
     return buffer[start : start + nbytes]

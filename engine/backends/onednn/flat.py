@@ -17,7 +17,7 @@ DTYPE = "float32"
 
 
 def take_part(op: Op, tensors: Sequence[Tensor]) -> list[bool]:
-    """For each input and output, whether it has the shape and type of the first input, and so its layout."""
+    """Tell for each input and output whether it has the shape and type of the first input, and so its layout."""
     first = tensors[op.inputs[0]].spec
     return [tensors[t].spec == first for t in (*op.inputs, *op.outputs)]
 
@@ -37,7 +37,7 @@ def is_flat(op: Op, tensors: Sequence[Tensor]) -> bool:
 
 
 def flat_spec(graph: Graph, op: Op) -> OpSpec:
-    """An operation of a lowered graph as numpy meets it: what takes part as vectors, all else as it is."""
+    """Describe an operation of a lowered graph as numpy meets it: what takes part as vectors, all else as it is."""
     tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
     vector = TensorSpec((tensors[0].nbytes // itemsize(DTYPE),), DTYPE)
     part = take_part(op, graph.tensors)

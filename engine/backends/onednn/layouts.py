@@ -31,7 +31,7 @@ class Layouts:
         return self.add(shape, self.engine.describe_blocked(shape))
 
     def of(self, shape: tuple[int, ...], name: str) -> Descriptor:
-        """The layout of that name."""
+        """Return the layout of that name."""
         if (shape, name) not in self._known:
             assert name == PLAIN, f"unknown layout {name!r} of {shape}"
             self._known[shape, name] = self.engine.describe_plain(shape)

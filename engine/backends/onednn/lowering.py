@@ -34,7 +34,7 @@ LayoutRequest = tuple[list[str], list[tuple[str, int | None]]]
 
 
 class Lowering:
-    """One graph on its way to layouts."""
+    """A graph while its tensors get their layouts."""
 
     def __init__(self, graph: Graph, layouts: Layouts) -> None:
         self._graph = graph
@@ -99,7 +99,7 @@ class Lowering:
         return [PLAIN] * len(op.inputs), [(PLAIN, None)] * len(op.outputs)
 
     def _request_of_numpy(self, op: Op, flat: bool) -> LayoutRequest:
-        """The layouts of an operation that numpy computes: plain, or for a flat one the layout of its first input.
+        """Request layouts for an operation that numpy computes: plain ones, or for a flat one that of its first input.
 
         A flat gradient takes the layout that its result must have in the end, so that nothing is converted behind it.
 
@@ -150,7 +150,7 @@ class Lowering:
         return self._request_plain(op)
 
     def _blocked_like(self, op: Op, layout: str) -> str:
-        """The layout of the first output: blocked if the input is."""
+        """Return the layout of the first output: blocked if the input is."""
         shape = self._tensors[op.outputs[0]].shape
         return PLAIN if layout == PLAIN else self._layouts.add_blocked(shape)
 
@@ -161,7 +161,11 @@ class Lowering:
         return [self._layout(x, x_blocked), weight, *bias], [(self._layout(y, y_blocked), None)]
 
     def _choice(self, op: Op, batch: int) -> tuple[bool, bool, str]:
-        """For a convolution of `batch` images: whether input and output are blocked, and the layout of the weight."""
+        """Choose the layouts of a convolution of `batch` images.
+
+        Returns:
+            whether the input is blocked, whether the output is, and the layout of the weight.
+        """
         x, weight, *bias = (self._tensors[t] for t in op.inputs)
         layouts, engine = self._layouts, self._layouts.engine
         image, output = (batch, *x.shape[1:]), (batch, *self._tensors[op.outputs[0]].shape[1:])
@@ -182,7 +186,7 @@ class Lowering:
         return self._layouts.add_blocked(shape) if blocked else PLAIN
 
     def _weight(self, made: PrimitiveDescriptor, query: int, shape: tuple[int, ...]) -> str:
-        """The layout of a weight, or of its gradient, that a primitive has chosen."""
+        """Return the layout that a primitive has chosen for a weight or for its gradient."""
         found = made.descriptor(query)
         assert found is not None
         return self._layouts.add(shape, found)
@@ -213,12 +217,12 @@ class Lowering:
         return [image, self._output_layout(op)], [(gradient, None), *[(PLAIN, None)] * len(bias)]
 
     def _image(self, op: Op) -> str:
-        """The layout in which the forward convolution of `op` read its image."""
+        """Return the layout in which the forward convolution of `op` read its image."""
         forward = self._ops[self._forward[op.forward_op]]
         return self._tensors[forward.inputs[0]].layout
 
     def _index(self, op: Op, layout: str) -> tuple[str, int | None]:
-        """The layout of a max pooling's indices: whatever the library keeps for its backward pass."""
+        """Return layout and bytes of a max pooling's indices: whatever the library keeps for its backward pass."""
         x, y, index = (self._tensors[t] for t in (op.inputs[0], *op.outputs))
         made, _ = pooling_forward(
             self._layouts.engine,
@@ -230,23 +234,23 @@ class Lowering:
         return self._workspace_layout(index.shape, made, "index")
 
     def _mask(self, op: Op, layout: str) -> tuple[str, int | None]:
-        """The layout of the mask of a batch norm with ReLU: whatever the library keeps for its backward pass."""
+        """Return layout and bytes of the mask of a batch norm with ReLU: whatever the library keeps for its backward pass."""
         x, mask = self._tensors[op.inputs[0]], self._tensors[op.outputs[3]]
         made = normalization_forward(self._layouts.engine, self._layouts.of(x.shape, layout), op.attrs)
         return self._workspace_layout(mask.shape, made, "mask")
 
     def _workspace_layout(self, shape: tuple[int, ...], made: PrimitiveDescriptor, what: str) -> tuple[str, int | None]:
-        """Layout and bytes of what a primitive notes for its backward pass, in a form that is the library's secret."""
+        """Return layout and bytes of what a primitive notes for its backward pass, in a form that only the library knows."""
         found = made.descriptor(QUERY_WORKSPACE)
         assert found is not None
         return self._layouts.add(shape, found, f"{what} {found.nbytes} {found.layout}"), found.nbytes
 
     def _primal_layout(self, tensor: int) -> str | None:
-        """The layout that a gradient must have, or None for what is no gradient or is read by nobody."""
+        """Return the layout that a gradient must have, or None for what is no gradient or is read by nobody."""
         return self._tensors[self._primal[tensor]].layout if tensor in self._primal else None
 
     def _output_layout(self, op: Op) -> str:
-        """The layout of the output of the forward operation that `op` is the gradient of."""
+        """Return the layout of the output of the forward operation that `op` is the gradient of."""
         return self._tensors[self._graph.ops[op.forward_op].outputs[0]].layout
 
     def _set(self, tensor: int, layout: str, nbytes: int | None = None) -> None:
@@ -255,7 +259,7 @@ class Lowering:
         self._tensors[tensor] = replace(old, layout=layout, nbytes=size if nbytes is None else nbytes)
 
     def _copy(self, tensor: int, layout: str) -> int:
-        """A new tensor with the values of another in another layout."""
+        """Add a tensor for the values of another in another layout."""
         old = self._tensors[tensor]
         number = len(self._tensors)
         self._tensors.append(replace(old, id=number, name=f"{old.name}.converted{number}"))
@@ -290,7 +294,7 @@ class Lowering:
 
 
 def _primals(graph: Graph) -> dict[int, int]:
-    """For each gradient that is read, the tensor that it is the gradient of, by what its first reader does with it.
+    """Find for each gradient that is read the tensor that it is the gradient of, by what its first reader does with it.
 
     A gradient of a shape that no output of the forward operation has belongs to none: a rule may make what it likes.
     """

@@ -15,7 +15,7 @@ Piece = Callable[..., None]
 
 
 def _pieces(piece: Piece, *dtypes: str) -> Implementation:
-    """An implementation that works through flat pieces, with one scratch array per type; "" is the operation's own."""
+    """Make an implementation that works through flat pieces, with a scratch array of each type; "" is the operation's."""
 
     def implementation(op: OpSpec) -> tuple[NumpyKernel, ...]:
         elements = op.outputs[0].nbytes // np.dtype(op.outputs[0].dtype).itemsize

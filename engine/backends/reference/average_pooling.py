@@ -18,7 +18,7 @@ from .windows import Windows, pooling_windows
 
 
 def _divisors(windows: Windows, axis: int, count_padding: bool, dtype: str) -> Array:
-    """Pixels that each output's window counts along one axis."""
+    """Count the pixels of each output's window along one axis."""
     size, padding = windows.image[axis], windows.padding[axis]
     starts = np.arange(windows.output[axis]) * windows.stride[axis] - padding
     ends = np.minimum(starts + windows.kernel[axis], size + padding)

@@ -76,7 +76,7 @@ class ReferenceBackend:
         return found
 
     def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
-        """The bytes of `values`, not copied where they are contiguous and of the tensor's type.
+        """Return the bytes of `values`, not copied where they are contiguous and of the tensor's type.
 
         Raises:
             DataError: another shape, or a type that would lose more than digits.
@@ -88,7 +88,7 @@ class ReferenceBackend:
         return np.ascontiguousarray(values, tensor.dtype).reshape(-1).view(np.uint8)
 
     def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """A copy of `content` as values of `tensor.shape`.
+        """Copy `content` as values of `tensor.shape`.
 
         Raises:
             DataError: not as many bytes as the tensor has.
@@ -100,7 +100,7 @@ class ReferenceBackend:
         return values
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, as nothing is held."""
 
     def version(self) -> str:
         """Name numpy, its BLAS library with architecture and threads, and the instruction sets in use."""

@@ -17,12 +17,12 @@ from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec, float64, s
 
 
 def _flat(x: Array) -> Array:
-    """(N, C, H · W)."""
+    """View images as (N, C, H · W)."""
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
 def _blocks(op: OpSpec) -> tuple[int, Blocks, int]:
-    """The largest block's elements, the blocks, and the values per channel."""
+    """Return the elements of the largest block, the blocks, and the values per channel."""
     images, channels, *image = op.inputs[0].shape
     pixels = math.prod(image)
     return (*channel_blocks(images, channels, pixels), images * pixels)

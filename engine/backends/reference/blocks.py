@@ -77,7 +77,7 @@ def channel_blocks(images: int, channels: int, pixels: int) -> tuple[int, Blocks
 
 
 def view_like(buffer: Array, like: Array) -> Array:
-    """The first elements of the flat `buffer` in the shape of `like`."""
+    """View the first elements of the flat `buffer` in the shape of `like`."""
     return buffer[: like.size].reshape(like.shape)
 
 

@@ -17,7 +17,7 @@ from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
 
 
 def uniforms(random_key: Array, stream: int) -> np.random.Generator:
-    """The generator whose float32 numbers, in order of the elements, decide about one dropout of one step.
+    """Make the generator whose float32 numbers, in order of the elements, decide about one dropout of one step.
 
     Args:
         random_key: int64 (2,): seed and step.

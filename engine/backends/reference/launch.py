@@ -17,7 +17,7 @@ UFUNC_BUFFER_ELEMENTS = 384
 def make_launch(
     variant: NumpyKernel, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], repeat: bool, memory: Array
 ) -> Launch:
-    """Something to call with the addresses of the operands, (shape, type) each, and of the workspace."""
+    """Make something to call with the addresses of the operands, (shape, type) each, and of the workspace."""
     run = variant.repeat if repeat and variant.repeat is not None else variant.run
     scratch = [
         (offset, spec.shape, np.dtype(spec.dtype))

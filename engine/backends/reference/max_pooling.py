@@ -22,7 +22,7 @@ def planes(windows: Windows, count: int) -> tuple[tuple[int, int, int], Spans]:
 
 
 def as_planes(x: Array) -> Array:
-    """(N · C, H, W)."""
+    """View images as (N · C, H, W)."""
     return x.reshape(-1, x.shape[2], x.shape[3])
 
 
@@ -63,7 +63,7 @@ def _part(scratch: Array, count: int, tap: Tap) -> Array:
 
 
 def _first_taps(windows: Windows, axis: int) -> Array:
-    """For each output along an axis, the first position of its window that is not padding."""
+    """Find for each output along an axis the first position of its window that is not padding."""
     starts = np.arange(windows.output[axis]) * windows.stride[axis] - windows.padding[axis]
     return np.maximum(0, -starts)
 

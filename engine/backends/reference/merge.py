@@ -18,7 +18,7 @@ def _add(op: OpSpec) -> tuple[NumpyKernel, ...]:
 
 
 def _ranges(parts: tuple[TensorSpec, ...]) -> tuple[slice, ...]:
-    """Where each part lies along the channels."""
+    """Find where each part lies along the channels."""
     ends = tuple(accumulate(part.shape[1] for part in parts))
     return tuple(slice(end - part.shape[1], end) for part, end in zip(parts, ends, strict=True))
 

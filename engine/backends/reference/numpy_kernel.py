@@ -100,10 +100,10 @@ class PlainFunction:
 
 
 def float64(*shape: int) -> TensorSpec:
-    """A scratch array of float64."""
+    """Describe a scratch array of float64."""
     return TensorSpec(shape, "float64")
 
 
 def store(target: Array, values: Array | float) -> None:
-    """Copy with rounding to the type of `target`."""
+    """Copy values, rounded to the type of `target`."""
     np.copyto(target, values, casting="same_kind")

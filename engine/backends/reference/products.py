@@ -21,7 +21,7 @@ SPAN = 128
 
 
 def part_of(shape: Sequence[int], depth: int, dtype: str) -> TensorSpec:
-    """The scratch array that `product` needs for an output of `shape`; empty where one span is all."""
+    """Describe the scratch array that `product` needs for an output of `shape`; it is empty where one span is all."""
     return TensorSpec((math.prod(shape) if depth > SPAN else 0,), dtype)
 
 

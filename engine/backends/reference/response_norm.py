@@ -20,7 +20,7 @@ LEAST_PIXELS = 64
 
 
 def _tiles(op: OpSpec) -> tuple[TensorSpec, int, Spans]:
-    """A scratch array that holds any tile, the number of images, and the pixels of the tiles of each."""
+    """Return a scratch array that holds any tile, the number of images, and the pixels of the tiles of each."""
     images, channels, *image = op.inputs[0].shape
     pixels = math.prod(image)
     step = min(pixels, max(LEAST_PIXELS, BUFFER_ELEMENTS // channels))
@@ -28,7 +28,7 @@ def _tiles(op: OpSpec) -> tuple[TensorSpec, int, Spans]:
 
 
 def _flat(x: Array) -> Array:
-    """(N, C, H · W)."""
+    """View images as (N, C, H · W)."""
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
