@@ -14,7 +14,7 @@ from types import MappingProxyType
 from ..memory.errors import GraphError, ShapeError
 from .assembly import Assembly
 from .graph import Graph, Op, Phase, Role, TensorSpec
-from .kinds import KINDS, kind_of
+from .kinds import kind_of
 from .loss import CROSS_ENTROPY, loss_gradient
 from .operations import Attrs, ShapeRule
 from .optimizer import SGD
@@ -155,7 +155,7 @@ class _Backward:
 
     def operation(self, op: Op) -> None:
         """Append the gradient of one forward operation and the updates that it completes."""
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         if kind.backward is None or not any(self._needs[t] for t in op.inputs):
             return
         gradients = tuple(self._gradients.pop(t) for t in op.outputs if t in self._gradients)

@@ -342,7 +342,7 @@ REFUSED = [
 
 
 class TestRefused:
-    @pytest.mark.parametrize(("message", "options", "given"), REFUSED, ids=lambda value: str(value)[:40])
+    @pytest.mark.parametrize(("message", "options", "given"), REFUSED, ids=[row[0] for row in REFUSED])
     def test_what_cannot_be_registered_says_why_and_leaves_nothing_behind(self, message, options, given):
         before = dict(KINDS), dict(IMPLEMENTATIONS)
         with pytest.raises(bt.ConfigError) as refused:

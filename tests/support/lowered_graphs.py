@@ -16,6 +16,7 @@ import numpy.typing as npt
 from bathyal.engine.backends.backend import NO_WORKSPACE, Backend
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.planning.lowering import lower
+from bathyal.layers import SGD, Layer, forward_graph, training_graph
 from bathyal.layers.graph import FED, Graph, Op, Role, Tensor
 from bathyal.layers.initializers import initialize
 from bathyal.layers.kinds import KINDS
@@ -26,6 +27,16 @@ from tests.support.operation_harness import ALIGNMENT, GUARD_BYTES, POISON, plac
 Array = npt.NDArray[Any]
 
 TOLERANCE = 1e-5
+
+
+def lower_step(network: Layer, shape: tuple[int, ...], backend: Backend) -> Graph:
+    """A training step with momentum, as a backend lowers it."""
+    return lower(training_graph(forward_graph(network, shape), SGD(0.1, momentum=0.9)), backend)
+
+
+def noise(seed: int, shape: tuple[int, ...]) -> Array:
+    """Normal numbers in float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 class Memory:

@@ -7,6 +7,7 @@ they should. The harness serves every backend: values go through its `encode` an
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -108,6 +109,25 @@ def read_content(backend: Computing, tensor: Tensor, content: npt.NDArray[np.uin
     if tensor.layout:
         assert (backend.encode(tensor, values) == content).all(), f"the padding of {tensor.name} is not zero"
     return values
+
+
+class AllocationWatch:
+    """Calls a launch twice, and notes how many bytes Python and numpy have allocated at most during the second run."""
+
+    def __init__(self) -> None:
+        self.peaks: list[int] = []
+
+    def __call__(self, launch: Launch, addresses: Sequence[int]) -> None:
+        """Call the launch; what the first run allocates once and keeps does not count."""
+        launch(addresses)
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            launch(addresses)
+            self.peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        finally:
+            tracemalloc.stop()
 
 
 class OperationHarness:

@@ -10,9 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from bathyal.engine.backends.onednn import OneDnnBackend
 from bathyal.engine.backends.onednn.handles import Primitive
-from bathyal.engine.planning.lowering import lower
 from bathyal.layers import (
-    SGD,
     BatchNorm2d,
     Conv2d,
     Flatten,
@@ -20,13 +18,11 @@ from bathyal.layers import (
     MaxPool2d,
     ReLU,
     Sequential,
-    forward_graph,
-    training_graph,
 )
 from bathyal.layers.graph import Role
 from bathyal.memory.arena import Arena
 from bathyal.models.registry import build_model
-from tests.support.lowered_graphs import Memory
+from tests.support.lowered_graphs import Memory, lower_step, noise
 from tests.support.onednn_library import onednn_backend
 from tests.support.operation_harness import relative_distance
 
@@ -35,15 +31,11 @@ END = (Flatten(), Linear(7))
 
 
 def lowered(network, shape, backend=BACKEND):
-    return lower(training_graph(forward_graph(network, shape), SGD(0.1, momentum=0.9)), backend)
+    return lower_step(network, shape, backend)
 
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def noise(seed, shape):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("channels", [5, 8, 16, 100])

@@ -16,6 +16,7 @@ from bathyal.layers.graph import Tensor, TensorSpec
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.arena import Arena
 from bathyal.memory.errors import DataError
+from tests.support.operation_harness import AllocationWatch
 
 ALLOCATION_BYTES = 16 * 1024
 DTYPES = ("float32", "float64")
@@ -63,26 +64,15 @@ def test_kernels_agree_to_the_bit_whatever_the_memory_held_and_wherever_operands
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_kernel_allocates(harness, catalogues, dtype):
-    def watch(launch, addresses):
-        launch(addresses)
-        tracemalloc.start()
-        try:
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-            launch(addresses)
-            peaks.append(tracemalloc.get_traced_memory()[1] - before)
-        finally:
-            tracemalloc.stop()
-
     largest = 0
     gc.collect()
     for graph, op, inputs in catalogues[dtype].entries:
         largest = max(largest, *(a.nbytes for a in inputs))
         for alias in (None, *KINDS[op.kind].inplace):
             for kernel in range(len(harness.kernels(graph, op))):
-                peaks = []
+                watch = AllocationWatch()
                 harness.run(graph, op, inputs, kernel=kernel, alias=alias, watch=watch)
-                assert peaks[0] <= ALLOCATION_BYTES, (op.kind, kernel, alias, peaks)
+                assert watch.peaks[0] <= ALLOCATION_BYTES, (op.kind, kernel, alias, watch.peaks)
     assert largest > 10 * ALLOCATION_BYTES
 
 

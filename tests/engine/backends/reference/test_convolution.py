@@ -1,7 +1,6 @@
 """Convolution and fully connected layers of the numpy backend against PyTorch, and their kernels against each other."""
 
 import gc
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from bathyal.engine.backends.reference import columns as columns_module
 from bathyal.engine.backends.reference.windows import convolution_windows
 from bathyal.layers.graph import TensorSpec
+from tests.support.operation_harness import AllocationWatch
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
@@ -175,22 +175,10 @@ def test_large_strips_allocate_nothing_and_are_right(harness, torch, close):
     shape, filters, options = (2, 16, 120, 120), (8, 16, 3, 3), attrs((1, 1), (1, 1))
     given_arrays = operands(torch, shape, filters, options, "float32", seed=5)
     assert count_kernels(harness, *given_arrays[:2], options) == ["image", "batch", "rows"]
-    peaks = []
-
-    def watch(launch, addresses):
-        launch(addresses)
-        tracemalloc.start()
-        try:
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-            launch(addresses)
-            peaks.append(tracemalloc.get_traced_memory()[1] - before)
-        finally:
-            tracemalloc.stop()
-
+    watch = AllocationWatch()
     gc.collect()
     made = computed(harness, options, *given_arrays, kernel=2, watch=watch)
-    assert len(peaks) == 3 and max(peaks) <= 16 * 1024
+    assert len(watch.peaks) == 3 and max(watch.peaks) <= 16 * 1024
     for ours, theirs in zip(made, expected(torch, options, *given_arrays), strict=True):
         close(ours, theirs)
 
