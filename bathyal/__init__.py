@@ -6,10 +6,12 @@ from .engine.openmp import wait_passively
 wait_passively()
 
 from . import layers, models
+from .engine.backends.reference.numpy_kernel import NumpyKernel, OpSpec
 from .engine.backends.registry import BackendOptions, register_backend, unregister_backend
 from .engine.data.image_folder import ImageFolder
 from .engine.data.sources import ArrayDataset, FromIterable, Source
 from .engine.data.synthetic import Synthetic, digits
+from .engine.operations import register_operation, unregister_operation
 from .engine.results import Evaluation, StepResult
 from .engine.trainer import Trainer
 from .layers import (
@@ -25,6 +27,7 @@ from .layers import (
     Flatten,
     GlobalAvgPool2d,
     Graph,
+    GraphBuilder,
     He,
     Identity,
     Layer,
@@ -32,11 +35,14 @@ from .layers import (
     LocalResponseNorm,
     MaxPool2d,
     Normal,
+    OpKind,
     ReLU,
     Residual,
     Sequential,
+    ShapeRule,
     Sigmoid,
     Tanh,
+    TensorSpec,
     Uniform,
     Xavier,
 )
@@ -79,6 +85,7 @@ __all__ = [
     "FromIterable",
     "GlobalAvgPool2d",
     "Graph",
+    "GraphBuilder",
     "GraphError",
     "He",
     "Identity",
@@ -88,17 +95,22 @@ __all__ = [
     "LocalResponseNorm",
     "MaxPool2d",
     "Normal",
+    "NumpyKernel",
+    "OpKind",
+    "OpSpec",
     "Plan",
     "PlanError",
     "ReLU",
     "Residual",
     "Sequential",
     "ShapeError",
+    "ShapeRule",
     "Sigmoid",
     "Source",
     "StepResult",
     "Synthetic",
     "Tanh",
+    "TensorSpec",
     "Trainer",
     "Uniform",
     "Xavier",
@@ -109,5 +121,7 @@ __all__ = [
     "models",
     "parse_size",
     "register_backend",
+    "register_operation",
     "unregister_backend",
+    "unregister_operation",
 ]

@@ -16,12 +16,13 @@ from .builder import GraphBuilder, Layer, forward_graph
 from .container import Branches, Identity, Residual, Sequential
 from .convolution import Conv2d
 from .dropout import Dropout
-from .graph import Graph, Op, Phase, Role, Tensor
+from .graph import Graph, Op, Phase, Role, Tensor, TensorSpec
 from .initializers import Constant, He, Normal, Uniform, Xavier
 from .linear import Linear
 from .merge import Add, Concat
 from .modes import evaluation_graph, prediction_graph, training_graph
 from .normalization import BatchNorm2d, LocalResponseNorm
+from .operations import BackwardBuilder, ModeBuilder, OpKind, ShapeRule, same_as_first
 from .optimizer import SGD
 from .pooling import AvgPool2d, GlobalAvgPool2d, MaxPool2d
 from .shape import Flatten
@@ -30,6 +31,7 @@ __all__ = [
     "SGD",
     "Add",
     "AvgPool2d",
+    "BackwardBuilder",
     "BatchNorm2d",
     "Branches",
     "Concat",
@@ -46,20 +48,25 @@ __all__ = [
     "Linear",
     "LocalResponseNorm",
     "MaxPool2d",
+    "ModeBuilder",
     "Normal",
     "Op",
+    "OpKind",
     "Phase",
     "ReLU",
     "Residual",
     "Role",
     "Sequential",
+    "ShapeRule",
     "Sigmoid",
     "Tanh",
     "Tensor",
+    "TensorSpec",
     "Uniform",
     "Xavier",
     "evaluation_graph",
     "forward_graph",
     "prediction_graph",
+    "same_as_first",
     "training_graph",
 ]

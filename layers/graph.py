@@ -72,7 +72,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Slab:
     """The place of a slab in its whole tensor, which no operation holds: consecutive rows along the first axis.
 
     Attributes:
@@ -111,7 +111,7 @@ class Tensor:
     nbytes: int
     layout: str = ""
     initializer: Initializer | None = None
-    part: Part | None = None
+    part: Slab | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -258,7 +258,17 @@ class Graph:
             if found != FORMAT:
                 raise GraphError("graph", f"format {FORMAT}", f"format {found}")
             tensors = tuple(
-                Tensor(i, name, tuple(shape), dtype, Role(role), nbytes, layout, from_plain(initializer), _part(*part))
+                Tensor(
+                    i,
+                    name,
+                    tuple(shape),
+                    dtype,
+                    Role(role),
+                    nbytes,
+                    layout,
+                    from_plain(initializer),
+                    _slab_from_plain(*part),
+                )
                 for i, (name, shape, dtype, role, nbytes, layout, initializer, *part) in enumerate(document["tensors"])
             )
             ops = tuple(
@@ -278,11 +288,11 @@ class Graph:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
-def _part(plain: tuple[str, list[int], int] | None = None) -> Part | None:
+def _slab_from_plain(plain: tuple[str, list[int], int] | None = None) -> Slab | None:
     if plain is None:
         return None
     whole, shape, first = plain
-    return Part(whole, tuple(shape), first)
+    return Slab(whole, tuple(shape), first)
 
 
 def _freeze(attrs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from ..memory.errors import GraphError, ShapeError
 from .assembly import Assembly
 from .graph import Graph, Op, Phase, Role, TensorSpec
-from .kinds import KINDS
+from .kinds import kind_of
 from .loss import CROSS_ENTROPY, loss_gradient
 from .operations import Attrs, ShapeRule
 from .optimizer import SGD
@@ -73,7 +73,7 @@ class _Mode:
     def rewrite(self) -> int:
         """Append all forward operations; return the logits."""
         for op in self.forward.ops:
-            kind = KINDS[op.kind]
+            kind = kind_of(op)
             mode = kind.training if self._training else kind.evaluation
             inputs = tuple(self._map[t] for t in op.inputs)
             if mode is None:
@@ -155,7 +155,7 @@ class _Backward:
 
     def operation(self, op: Op) -> None:
         """Append the gradient of one forward operation and the updates that it completes."""
-        kind = KINDS[op.kind]
+        kind = kind_of(op)
         if kind.backward is None or not any(self._needs[t] for t in op.inputs):
             return
         gradients = tuple(self._gradients.pop(t) for t in op.outputs if t in self._gradients)

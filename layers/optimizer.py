@@ -14,7 +14,7 @@ def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
     return 6.0 * math.prod(inputs[0].shape)
 
 
-KINDS = (OpKind("sgd_update", flops=_flops),)
+KINDS = (OpKind("sgd_update", flops=_flops, flat=True),)
 
 
 @dataclass(frozen=True)

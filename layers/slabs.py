@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from .assembly import Assembly
-from .graph import Graph, Op, Part, Role, TensorSpec
+from .graph import Graph, Op, Role, Slab, TensorSpec
 from .linear import LINEAR
 from .merge import CONCAT
 
@@ -69,7 +69,7 @@ class _Split:
         whole, made = self._graph.tensors[tensor], []
         for first, count in _spans(self._rows[tensor]):
             spec = TensorSpec((count, *whole.shape[1:]), whole.dtype)
-            part = Part(whole.name, whole.shape, first)
+            part = Slab(whole.name, whole.shape, first)
             made.append(
                 self._assembly.tensor(_name_slab(whole.name, first, count), spec, whole.role, whole.initializer, part)
             )

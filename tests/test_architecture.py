@@ -368,10 +368,24 @@ def test_commands_in_the_documents_exist(document):
                 make_parser().parse_args([command, *words[3:]])
 
 
-@pytest.mark.parametrize("document", ["README.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
-def test_python_in_the_documents_runs(document, tmp_path, monkeypatch):
+@pytest.fixture
+def own_operations():
+    """Takes back the operations that a test has registered."""
+    from bathyal.engine.operations import unregister_operation
+    from bathyal.layers.kinds import KINDS
+
+    before = set(KINDS)
+    yield
+    for kind in set(KINDS) - before:
+        unregister_operation(kind)
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_python_in_the_documents_runs(document, tmp_path, monkeypatch, own_operations):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    scope = {}
+    scope = {"__name__": document}
     for block in code_blocks(document, "python"):
-        exec(compile(block, document, "exec"), scope)
+        exec(compile(block, document, "exec", dont_inherit=True), scope)

@@ -51,10 +51,15 @@ class Backend(Protocol):
     def machine(self) -> Machine:
         """Where its operands lie."""
 
-    def lower(self, graph: Graph) -> Graph:
-        """Fix all layouts: return the graph with the bytes of every tensor and with conversions as operations.
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether operations of a kind have a kernel, of the backend's own or of the backend that it falls back on."""
 
-        Operations may be fused into kinds of the backend's own; what is fed, state and the outputs keep their names.
+    def lower(self, graph: Graph) -> Graph:
+        """Fix all layouts: return the graph with the bytes of every tensor, and with conversions as operations.
+
+        Operations may be fused into kinds of the backend's own. What the host feeds, the state and the outputs keep their
+        names.
         """
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
@@ -74,7 +79,7 @@ class Backend(Protocol):
         """Undo `encode`."""
 
     def version(self) -> str:
-        """Name the library, its version and the instruction set: what a result to the bit depends on."""
+        """Name the library, its version and the instruction set, on which results depend to the bit."""
 
     def close(self) -> None:
         """Give back what the library holds; nothing may be under way. Closing twice is allowed."""

@@ -15,36 +15,41 @@ from .backend import Kernel, Launch
 
 
 class NullBackend:
-    """Plain layouts, one kernel without workspace for everything, launches that do nothing."""
+    """Has plain layouts, one kernel without workspace for everything, and launches that do nothing."""
 
     name = "null"
     machine = HostMachine()
+
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether operations of a kind can be planned: all can."""
+        return True
 
     def lower(self, graph: Graph) -> Graph:
         """Return the graph as it is."""
         return graph
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
-        """One kernel without workspace."""
+        """List the one kernel, which needs no workspace."""
         return (Kernel("null", 0),)
 
     def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
-        """Something to call that does nothing."""
+        """Return something to call that does nothing."""
         return _nothing
 
     def encode(self, tensor: Tensor, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Zeros of the tensor's size."""
+        """Return zeros of the tensor's size."""
         return np.zeros(tensor.nbytes, np.uint8)
 
     def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Zeros of the tensor's shape."""
+        """Return zeros of the tensor's shape."""
         return np.zeros(tensor.shape, tensor.dtype)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, as nothing is held."""
 
     def version(self) -> str:
-        """Always the same."""
+        """Return the name of the backend, as nothing that changes computes here."""
         return "null"
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from bathyal.layers.graph import FED, STATE
-from bathyal.layers.kinds import KINDS, overwritten
+from bathyal.layers.kinds import KINDS, inplace_pairs
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.state_layout import infer_layout
 from bathyal.scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Wait
@@ -130,7 +130,7 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
             for source, number in enumerate(step.inputs):
                 if overlap(a, place(number)):
                     assert a == place(number)
-                    assert (index, source) in overwritten(op)
+                    assert (index, source) in inplace_pairs(op)
             memory[a] = -1
         for index, number in enumerate(step.outputs):
             if index not in kept:

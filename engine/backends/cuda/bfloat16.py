@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 
 def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round float32 to the nearest, ties to even; a NaN stays one."""
+    """Round float32 numbers to the nearest bfloat16, ties to even; a NaN stays a NaN."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
@@ -16,6 +16,6 @@ def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def from_bfloat16(halves: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """The same numbers in float32."""
+    """Return the same numbers in float32."""
     values: npt.NDArray[np.float32] = (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return values

@@ -17,17 +17,18 @@ import numpy as np
 from ....memory.cuda.device import CudaMachine, device_name
 from ....memory.cuda.runtime import CudaRuntime
 from ....memory.errors import DeviceError
+from ....memory.sizes import align_up
 from ....scheduler.plan.steps import ALIGNMENT
 from ..backend import Kernel
 from .backend import CudaBackend
 from .cudnn_library import INSTALL, CudnnLibrary
 from .graphs import ALIGNMENT as WORKSPACE_ALIGNMENT
 from .graphs import Graphs
+from .kernel_program import KernelCall, KernelProgram
+from .kernel_programs import source_text
 from .library import Launcher
+from .op_request import OpRequest
 from .parts import Product
-from .program import KernelCall, Program
-from .programs import source_text
-from .request import Request
 
 OPTIONS = ("-std=c++17",)
 TF32_MATH = 3
@@ -60,8 +61,8 @@ class GpuLibrary:
         self._functions: dict[str, Any] = {}
         self._streams: dict[int, Any] = {}
 
-    def graph_kernels(self, request: Request) -> tuple[Kernel, ...]:
-        """The plans of cuDNN for a request; raises DeviceError where it has no engine.
+    def graph_kernels(self, request: OpRequest) -> tuple[Kernel, ...]:
+        """List the plans of cuDNN for a request; raises DeviceError where it has no engine.
 
         A workspace has room to be rounded up to what cuDNN wants, as plans align less.
         """
@@ -70,20 +71,20 @@ class GpuLibrary:
             for k in self._graphs.operation(request).kernels
         )
 
-    def graph(self, request: Request, kernel: int, repeat: bool, stream: int) -> Launcher:
-        """What runs a plan of cuDNN."""
+    def graph(self, request: OpRequest, kernel: int, repeat: bool, stream: int) -> Launcher:
+        """Make what runs a plan of cuDNN."""
         if stream not in self._cudnn_handles:
             self._cudnn_handles[stream] = self._cudnn.open_handle(stream)
         handle, execute = self._cudnn_handles[stream], self._graphs.operation(request).execute
 
         def launch(pointers: Sequence[int], workspace: int) -> None:
-            rounded = -(-workspace // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+            rounded = align_up(workspace, WORKSPACE_ALIGNMENT)
             execute(kernel, pointers, rounded, handle, repeat)
 
         return launch
 
     def product(self, product: Product, stream: int) -> Launcher:
-        """What multiplies matrices; its sums are in the same order each time."""
+        """Make what multiplies matrices; it adds up in the same order each time."""
         from cupy_backends.cuda.libs import cublas
 
         if stream not in self._cublas_handles:
@@ -107,7 +108,7 @@ class GpuLibrary:
 
     @cached_property
     def _set_workspace(self) -> Callable[[int, int, int], None]:
-        """`cublasSetWorkspace_v2`, which CuPy does not bind."""
+        """The function `cublasSetWorkspace_v2`, which CuPy does not bind."""
         function = _cublas().cublasSetWorkspace_v2
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
@@ -118,8 +119,8 @@ class GpuLibrary:
 
         return run
 
-    def program(self, program: Program, operands: Sequence[int], stream: int) -> Launcher:
-        """What runs kernels of the backend's own."""
+    def program(self, program: KernelProgram, operands: Sequence[int], stream: int) -> Launcher:
+        """Make what runs kernels of the backend's own."""
         calls = [self._call(call, operands, stream) for call in program.calls]
 
         def launch(pointers: Sequence[int], workspace: int) -> None:
@@ -175,7 +176,7 @@ class GpuLibrary:
 
 
 def _cublas() -> ctypes.CDLL:
-    """The library that CuPy has loaded."""
+    """Find the library of cuBLAS that CuPy has loaded."""
     for name in CUBLAS:
         try:
             return ctypes.CDLL(name)
@@ -185,7 +186,7 @@ def _cublas() -> ctypes.CDLL:
 
 
 def cuda_backend(math: str = "float32", graphs: bool = True) -> CudaBackend:
-    """The backend of this machine's GPU.
+    """Make the backend of this machine's GPU.
 
     Args:
         math: as for `GpuLibrary`.

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ....layers.graph import Graph, Op, Phase, Role, Tensor
 from ....layers.shape import CONVERT
-from .request import BFLOAT16
+from .op_request import BFLOAT16
 
 READS_WEIGHTS = {"conv2d": (1, 2), "conv2d_backward_data": (1,)}
 """Positions of the inputs that a kind reads in 16 bits, though they are held in 32."""
@@ -22,13 +22,13 @@ MAKES_WEIGHTS = {"conv2d_backward_weights": 0}
 NARROW = frozenset({Role.INPUT, Role.ACTIVATION, Role.GRADIENT})
 
 
-def narrowed(graph: Graph) -> Graph:
-    """The graph with its images in bfloat16; layouts are those of `request.py`, to be completed by lowering."""
+def narrow_images(graph: Graph) -> Graph:
+    """Return the graph with its images in bfloat16; lowering completes the layouts, which `op_request.py` names."""
     return _Narrowing(graph).run()
 
 
 class _Narrowing:
-    """A graph on its way to 16 bits."""
+    """A graph while its images are brought into 16 bits."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -53,7 +53,7 @@ class _Narrowing:
         return replace(self._graph, tensors=tuple(self._tensors), ops=tuple(self._ops))
 
     def _copy(self, tensor: int) -> int:
-        """A new narrow tensor with the values of another."""
+        """Add a tensor in 16 bits for the values of another."""
         old, number = self._tensors[tensor], len(self._tensors)
         role = Role.GRADIENT if old.role is Role.GRADIENT else Role.ACTIVATION
         copy = replace(old, id=number, name=f"{old.name}.narrow{number}", role=role, initializer=None, part=None)
@@ -72,7 +72,7 @@ class _Narrowing:
 
 
 def _narrow(tensor: Tensor) -> Tensor:
-    """In 16 bits, where it is of float32 and no state."""
+    """Return the tensor in 16 bits, where it is of float32 and no state."""
     if tensor.role not in NARROW or tensor.dtype != "float32":
         return tensor
     return replace(tensor, layout=BFLOAT16, nbytes=2 * tensor.elements)

@@ -46,7 +46,7 @@ def check(status: int, what: str) -> None:
 
 
 def dimensions(values: Sequence[int]) -> Any:
-    """`dnnl_dims_t` with these values."""
+    """Make a `dnnl_dims_t` with these values."""
     return (c_int64 * MOST_DIMENSIONS)(*values)
 
 
@@ -121,7 +121,7 @@ class PrimitiveDescriptor:
         return (name.value or b"").decode()
 
     def descriptor(self, query: int, shape: tuple[int, ...] | None = None) -> Descriptor | None:
-        """The layout of an operand, or None where there is no such operand."""
+        """Return the layout of an operand, or None where there is no such operand."""
         borrowed = self._library.dnnl_primitive_desc_query_md(self.handle, query, 0)
         if not borrowed or not self._library.dnnl_memory_desc_get_size(borrowed):
             return None
@@ -142,7 +142,10 @@ class PrimitiveDescriptor:
         return int(self._library.dnnl_memory_desc_get_size(borrowed)) if borrowed else 0
 
     def implementations(self) -> list[PrimitiveDescriptor]:
-        """The one at hand and all after it, as descriptors of their own; without reference code where there is better."""
+        """List this implementation and all after it, each as a descriptor of its own.
+
+        The library's reference code is left out where there is anything better.
+        """
         if self._alone:
             return [self]
         found: list[PrimitiveDescriptor] = []
@@ -162,7 +165,7 @@ class PrimitiveDescriptor:
 
 
 class Argument(ctypes.Structure):
-    """`dnnl_exec_arg_t`."""
+    """The C structure `dnnl_exec_arg_t`: the number of an argument and its memory object."""
 
     _fields_ = (("number", c_int), ("memory", c_void_p))
 
@@ -244,12 +247,12 @@ class Engine:
             self.library.dnnl_engine_destroy(self.handle)
 
     def version(self) -> str:
-        """Version and instruction set of the library."""
+        """Name the version and the instruction set of the library."""
         v = self.library.dnnl_version().contents
         return f"oneDNN {v.major}.{v.minor}.{v.patch} isa {self.isa:#x}"
 
     def with_tag(self, shape: tuple[int, ...], tag: int) -> Descriptor:
-        """A float32 layout by the library's number."""
+        """Describe a float32 layout by the number that the library gives it."""
         handle = c_void_p()
         check(
             self.library.dnnl_memory_desc_create_with_tag(byref(handle), len(shape), dimensions(shape), FLOAT32, tag),
@@ -257,8 +260,8 @@ class Engine:
         )
         return Descriptor(self.library, handle, shape)
 
-    def plain(self, shape: tuple[int, ...]) -> Descriptor:
-        """C order, of any number of dimensions up to 12."""
+    def describe_plain(self, shape: tuple[int, ...]) -> Descriptor:
+        """Describe C order, of any number of dimensions up to 12."""
         strides = [1] * len(shape)
         for axis in range(len(shape) - 2, -1, -1):
             strides[axis] = strides[axis + 1] * shape[axis + 1]
@@ -271,12 +274,12 @@ class Engine:
         )
         return Descriptor(self.library, handle, shape)
 
-    def blocked(self, shape: tuple[int, ...]) -> Descriptor:
-        """(N, C / block, H, W, block), the channels padded with zeros."""
+    def describe_blocked(self, shape: tuple[int, ...]) -> Descriptor:
+        """Describe the layout (N, C / block, H, W, block), whose channels are padded with zeros."""
         return self.with_tag(shape, BLOCKED_TAGS[self.block])
 
-    def undecided(self, shape: tuple[int, ...]) -> Descriptor:
-        """A layout that a primitive may choose."""
+    def describe_undecided(self, shape: tuple[int, ...]) -> Descriptor:
+        """Describe a layout that a primitive may choose."""
         return self.with_tag(shape, ANY_TAG)
 
     def describe(self, function: str, *arguments: Any) -> PrimitiveDescriptor:
@@ -289,7 +292,7 @@ class Engine:
         return PrimitiveDescriptor(self.library, handle, (self, *arguments))
 
     def reorder(self, source: Descriptor, target: Descriptor) -> PrimitiveDescriptor:
-        """The primitive descriptor of a change of layout."""
+        """Make the primitive descriptor of a change of layout."""
         handle = c_void_p()
         check(
             self.library.dnnl_reorder_primitive_desc_create(

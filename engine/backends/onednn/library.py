@@ -65,7 +65,7 @@ SIGNATURES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 class Version(ctypes.Structure):
-    """`dnnl_version_t`."""
+    """The C structure `dnnl_version_t`."""
 
     _fields_ = (
         ("major", c_int),
@@ -78,7 +78,7 @@ class Version(ctypes.Structure):
 
 
 def candidates() -> list[str]:
-    """Where the library may be, best first."""
+    """List where the library may be, the best place first."""
     found = [os.environ[PATH_VARIABLE]] if PATH_VARIABLE in os.environ else []
     try:
         files = importlib.metadata.files(WHEEL) or []

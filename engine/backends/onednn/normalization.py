@@ -23,7 +23,7 @@ from .handles import (
     Engine,
     PrimitiveDescriptor,
 )
-from .recipe import BACKWARD, INFERENCE, TRAINING, Recipe, Request
+from .recipe import BACKWARD, INFERENCE, TRAINING, PrimitiveRequest, Recipe
 
 GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT, WITH_RELU = 1, 2, 4, 8
 AFFINE = USE_SCALE | USE_SHIFT
@@ -32,44 +32,44 @@ AFFINE = USE_SCALE | USE_SHIFT
 def normalization_forward(
     engine: Engine, x: Descriptor, attrs: Attrs, propagation: int = TRAINING, flags: int = WITH_RELU
 ) -> PrimitiveDescriptor:
-    """The forward descriptor, whose output has the layout of its input; by default that with a mask."""
+    """Describe the forward batch norm, whose output has the layout of its input; by default the one with a mask."""
     return engine.describe(
         "batch_normalization_forward", propagation, x, x, attrs["eps"], AFFINE | flags, engine.attributes
     )
 
 
-def _training(r: Request, flags: int) -> PrimitiveDescriptor:
+def _training(r: PrimitiveRequest, flags: int) -> PrimitiveDescriptor:
     flags |= GLOBAL_STATISTICS if r.repeat else 0
     return normalization_forward(r.engine, r.inputs[0].layout, r.attrs, TRAINING, flags)
 
 
-def batch_norm_training(r: Request) -> Recipe:
-    """The recipe with the batch's statistics: made in the first run, read in others."""
+def batch_norm_training(r: PrimitiveRequest) -> Recipe:
+    """Make the recipe with the batch's statistics, which the first run makes and repeated runs read."""
     return Recipe(_training(r, 0), {SOURCE: 0, SCALE: 1, SHIFT: 2, TARGET: 3, MEAN: 4, VARIANCE: 5})
 
 
-def batch_norm_relu(r: Request) -> Recipe:
-    """The same with a ReLU and its mask."""
+def batch_norm_relu(r: PrimitiveRequest) -> Recipe:
+    """Make the recipe with the batch's statistics, a ReLU and its mask."""
     arguments = {SOURCE: 0, SCALE: 1, SHIFT: 2, TARGET: 3, MEAN: 4, VARIANCE: 5, WORKSPACE: 6}
     return Recipe(_training(r, WITH_RELU), arguments)
 
 
-def _inference(r: Request, flags: int) -> Recipe:
+def _inference(r: PrimitiveRequest, flags: int) -> Recipe:
     made = normalization_forward(r.engine, r.inputs[0].layout, r.attrs, INFERENCE, GLOBAL_STATISTICS | flags)
     return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, MEAN: 3, VARIANCE: 4, TARGET: 5})
 
 
-def batch_norm_inference(r: Request) -> Recipe:
-    """The recipe with the running statistics."""
+def batch_norm_inference(r: PrimitiveRequest) -> Recipe:
+    """Make the recipe with the running statistics."""
     return _inference(r, 0)
 
 
-def batch_norm_relu_inference(r: Request) -> Recipe:
-    """The same with a ReLU, which keeps no mask."""
+def batch_norm_relu_inference(r: PrimitiveRequest) -> Recipe:
+    """Make the recipe with the running statistics and a ReLU, which keeps no mask."""
     return _inference(r, WITH_RELU)
 
 
-def _gradient(r: Request, flags: int) -> PrimitiveDescriptor:
+def _gradient(r: PrimitiveRequest, flags: int) -> PrimitiveDescriptor:
     x, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     hint = normalization_forward(r.engine, x, r.attrs, TRAINING, flags)
     return r.engine.describe(
@@ -77,13 +77,13 @@ def _gradient(r: Request, flags: int) -> PrimitiveDescriptor:
     )
 
 
-def batch_norm_backward(r: Request) -> Recipe:
-    """The recipe of the gradients of image, scale and shift."""
+def batch_norm_backward(r: PrimitiveRequest) -> Recipe:
+    """Make the recipe of the gradients of image, scale and shift."""
     arguments = {SOURCE: 0, DIFF_TARGET: 1, SCALE: 2, MEAN: 3, VARIANCE: 4}
     return Recipe(_gradient(r, 0), arguments | {DIFF_SOURCE: 5, DIFF_SCALE: 6, DIFF_SHIFT: 7})
 
 
-def batch_norm_relu_backward(r: Request) -> Recipe:
-    """The same through the ReLU, by its mask."""
+def batch_norm_relu_backward(r: PrimitiveRequest) -> Recipe:
+    """Make the recipe of the gradients of image, scale and shift through the ReLU, by its mask."""
     arguments = {SOURCE: 0, DIFF_TARGET: 1, SCALE: 2, MEAN: 3, VARIANCE: 4, WORKSPACE: 5}
     return Recipe(_gradient(r, WITH_RELU), arguments | {DIFF_SOURCE: 6, DIFF_SCALE: 7, DIFF_SHIFT: 8})

@@ -15,7 +15,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import Spans
-from .variant import Array
+from .numpy_kernel import Array
 from .windows import Area, Tap, Windows
 
 BATCH_BYTES = 16 * 2**20
@@ -92,12 +92,12 @@ class Tiling:
         return TensorSpec((self.images.longest * depth * self.pixels,), self.dtype)
 
     def column_taps(self, strip: Strip, columns: Array) -> Array:
-        """The scratch array as (images, C, kh, kw, rows, W') of the tiles of `strip`."""
+        """View the scratch array as (images, C, kh, kw, rows, W') of the tiles of `strip`."""
         shape = (self.images.longest, self.channels, *self.windows.kernel, strip.rows, self.windows.output[1])
         return columns[: math.prod(shape)].reshape(shape)
 
     def column_matrix(self, taps: Array) -> Array:
-        """`column_taps` as matrices (images, groups, C / groups · kh · kw, rows · W')."""
+        """View `column_taps` as matrices (images, groups, C / groups · kh · kw, rows · W')."""
         images, _, _, _, rows, width = taps.shape
         return taps.reshape(images, self.groups, -1, rows * width)
 
@@ -111,7 +111,7 @@ class Tiling:
                 # The border is the same for all images, and copying never touches it.
                 around.fill(0)
                 inside = around[:, :, strip.inside[0], strip.inside[1]]
-                met = self._met(strip, frame, frame.shape[2:], 0, frame.shape[0])
+                met = self._view_taps(strip, frame, frame.shape[2:], 0, frame.shape[0])
             for images in self.images:
                 count = images.stop - images.start
                 if self.padded:
@@ -120,11 +120,11 @@ class Tiling:
                 else:
                     first = images.start * self.channels * math.prod(self.windows.image)
                     first += strip.origin * self.windows.image[1]
-                    np.copyto(taps[:count], self._met(strip, x, self.windows.image, first, count))
+                    np.copyto(taps[:count], self._view_taps(strip, x, self.windows.image, first, count))
                 yield images, strip, matrix[:count]
 
-    def _met(self, strip: Strip, pixels: Array, size: tuple[int, ...], first: int, images: int) -> Array:
-        """A view (images, C, kh, kw, rows, W') of what every tap meets; `pixels` is contiguous with images of `size`."""
+    def _view_taps(self, strip: Strip, pixels: Array, size: tuple[int, ...], first: int, images: int) -> Array:
+        """View what every tap meets as (images, C, kh, kw, rows, W'); `pixels` is contiguous with images of `size`."""
         height, width = size
         stride, dilation = self.windows.stride, self.windows.dilation
         shape = (images, self.channels, *self.windows.kernel, strip.rows, self.windows.output[1])
@@ -141,7 +141,7 @@ class Tiling:
 
 
 def tilings(windows: Windows, images: int, channels: int, groups: int, dtype: str) -> tuple[Tiling, ...]:
-    """The ways to cut a convolution into tiles.
+    """List the ways to cut a convolution into tiles.
 
     "image" takes one image at a time and comes first; "batch" as many as have at most `BATCH_BYTES` of columns; "rows"
     strips of one image, where that has more than `STRIP_BYTES`. The first two do the same arithmetic in the same order
@@ -179,7 +179,7 @@ def _strip(windows: Windows, first: int, last: int) -> Strip:
 
 
 def _overlap(origin: int, span: int, size: int) -> tuple[slice, slice]:
-    """What `span` pixels from `origin` share with an axis of `size`: the place there, and among the span."""
+    """Return what `span` pixels from `origin` share with an axis of `size`: the place there, and among the span."""
     low, high = max(0, origin), min(size, origin + span)
     high = max(low, high)
     return slice(low, high), slice(low - origin, high - origin)

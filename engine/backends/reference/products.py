@@ -14,14 +14,14 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import Spans
-from .variant import Array
+from .numpy_kernel import Array
 
 SPAN = 128
 """Terms that are added by one product."""
 
 
 def part_of(shape: Sequence[int], depth: int, dtype: str) -> TensorSpec:
-    """The scratch array that `product` needs for an output of `shape`; empty where one span is all."""
+    """Describe the scratch array that `product` needs for an output of `shape`; it is empty where one span is all."""
     return TensorSpec((math.prod(shape) if depth > SPAN else 0,), dtype)
 
 

@@ -48,26 +48,26 @@ class Windows:
         return self.kernel == (1, 1) and self.stride == (1, 1) and self.padding == (0, 0)
 
     def span(self, axis: int, outputs: int) -> int:
-        """Pixels from the first to the last that `outputs` neighbouring windows meet along an axis."""
+        """Return the pixels from the first to the last that `outputs` neighbouring windows meet along an axis."""
         return (outputs - 1) * self.stride[axis] + self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def taps(self, first: int, last: int) -> tuple[Tap, ...]:
-        """All taps in row order, for the output rows from `first` to before `last`; those that meet nothing are left out.
+        """List all taps in row order, for the output rows from `first` to before `last`, but those that meet nothing.
 
         `outputs` counts from `first`.
         """
         made = []
         for row in range(self.kernel[0]):
-            vertical = self._met(0, row, first, last)
+            vertical = self._overlap(0, row, first, last)
             for column in range(self.kernel[1]):
-                horizontal = self._met(1, column, 0, self.output[1])
+                horizontal = self._overlap(1, column, 0, self.output[1])
                 if vertical and horizontal:
                     areas = ((vertical[i], horizontal[i]) for i in (0, 1))
                     made.append(Tap(row, column, *areas))
         return tuple(made)
 
-    def _met(self, axis: int, tap: int, first: int, last: int) -> tuple[slice, slice] | None:
-        """The pixels and the outputs of one tap along one axis; None where it meets padding alone."""
+    def _overlap(self, axis: int, tap: int, first: int, last: int) -> tuple[slice, slice] | None:
+        """Return the pixels and the outputs of one tap along one axis; None where it meets padding alone."""
         stride = self.stride[axis]
         shift = tap * self.dilation[axis] - self.padding[axis]
         low = max(first, -(shift // stride))
@@ -79,12 +79,12 @@ class Windows:
 
 
 def convolution_windows(image: tuple[int, int], kernel: tuple[int, int], attrs: Attrs) -> Windows:
-    """The windows of a convolution over `image`."""
+    """Return the windows of a convolution over `image`."""
     stride, padding, dilation = attrs["stride"], attrs["padding"], attrs["dilation"]
     output = tuple(window_outputs(image[a], kernel[a], stride[a], padding[a], dilation[a]) for a in (0, 1))
     return Windows(image, (output[0], output[1]), kernel, stride, padding, dilation)
 
 
 def pooling_windows(image: tuple[int, int], output: tuple[int, int], attrs: Attrs) -> Windows:
-    """The windows of a pooling over `image`, whose number depends on rounding and is therefore given."""
+    """Return the windows of a pooling over `image`, whose number depends on rounding and is therefore given."""
     return Windows(image, output, attrs["kernel"], attrs["stride"], attrs["padding"], (1, 1))

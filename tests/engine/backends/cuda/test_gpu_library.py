@@ -14,16 +14,16 @@ from bathyal.engine.backends.backend import Kernel
 from bathyal.engine.backends.cuda import gpu_library
 from bathyal.engine.backends.cuda.backend import CudaBackend
 from bathyal.engine.backends.cuda.gpu_library import GpuLibrary
+from bathyal.engine.backends.cuda.kernel_program import KernelCall, KernelProgram, Pointer
 from bathyal.engine.backends.cuda.parts import Product
-from bathyal.engine.backends.cuda.program import KernelCall, Pointer, Program
 from bathyal.memory.arena import Arena
 from bathyal.memory.devices.host import HostDevice, HostMachine
 from bathyal.memory.errors import ConfigError, DeviceError
 from bathyal.scheduler.planner import make_plan
 from tests.support.cuda_library import CpuLibrary, at
-from tests.support.cuda_networks import PLENTY, least_plan, problem, run
 from tests.support.cuda_on_cpu import cuda_on_cpu
 from tests.support.fake_cuda import FakeCuda
+from tests.support.network_runs import PLENTY, least_plan, problem, run
 
 STREAM = 77
 
@@ -83,7 +83,9 @@ def stand_ins(monkeypatch):
             launched.append((name, grid, block, stream.ptr))
             assert all(type(p) is int for p in args[:count])
             operands = tuple(Pointer(n) for n in range(count))
-            kernels.run_at(Program((KernelCall(name, *grid, *block, operands, tuple(args[count:])),)), args[:count])
+            kernels.run_at(
+                KernelProgram((KernelCall(name, *grid, *block, operands, tuple(args[count:])),)), args[:count]
+            )
 
         return call
 
@@ -130,7 +132,7 @@ class WithHostGraphs(GpuLibrary):
 def trained(case, plan, library, math="float32"):
     with HostDevice(Arena(plan.peak_bytes)) as device:
         device.arena.stream = STREAM
-        return run(case, plan, CudaBackend(library, HostMachine(), math), device, None)[:2]
+        return run(case, plan, CudaBackend(library, HostMachine(), math), device, None).bits
 
 
 @pytest.mark.parametrize("math", ["float32", "bf16"])

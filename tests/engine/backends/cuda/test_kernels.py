@@ -5,17 +5,37 @@ import itertools
 import numpy as np
 import pytest
 
-from bathyal.engine.backends.cuda.programs import PROGRAMS, bias_add, bias_gradient
-from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Request
+from bathyal.engine.backends.cuda.backend import CudaBackend
+from bathyal.engine.backends.cuda.graphs import CUDNN_GRAPHS
+from bathyal.engine.backends.cuda.kernel_programs import PROGRAMS, bias_add, bias_gradient
+from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST, PLAIN, OpRequest
+from bathyal.engine.backends.cuda.parts import PRODUCTS
+from bathyal.engine.planning.lowering import lower
+from bathyal.layers import (
+    SGD,
+    BatchNorm2d,
+    Conv2d,
+    Flatten,
+    Linear,
+    ReLU,
+    Residual,
+    Sequential,
+    Sigmoid,
+    evaluation_graph,
+    forward_graph,
+    training_graph,
+)
 from bathyal.layers.graph import TensorSpec
 from bathyal.layers.kinds import KINDS
+from bathyal.memory.devices.host import HostMachine
 from bathyal.memory.errors import DeviceError
-from tests.support.cuda_programs import compute, logical, operand, request_for, run, same_bits, spec, stored
+from tests.support.cuda_library import CpuLibrary
+from tests.support.cuda_programs import compute, logical, operand, request_for, run, same_bits, spec, store
+from tests.support.every_layer import everything
 
 SHAPES = [(2, 8, 3, 5), (1, 3, 7, 7), (3, 1, 5, 4), (2, 6, 1, 1), (1, 1, 1, 1), (5, 33, 2, 9), (2, 64, 17, 16)]
 ROWS = [(1, 1), (3, 10), (4, 64), (7, 1001)]
 SPECIAL = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -90.0, 90.0], np.float32)
-LIBRARY = {"conv2d", "linear", "batch_norm", "batch_norm_training", "batch_norm_relu"}
 
 
 def normal(*shape, seed=0):
@@ -30,12 +50,23 @@ def special(*shape, seed=0):
     return values
 
 
-def test_every_kind_is_the_librarys_or_has_a_program():
-    of_libraries = {
-        k for k in KINDS if k.removesuffix("_data").removesuffix("_weights").removesuffix("_backward") in LIBRARY
-    }
-    before_modes = {k for k in KINDS if KINDS[k].training is not None}
-    assert set(PROGRAMS) == set(KINDS) - of_libraries - before_modes
+def test_each_kind_that_the_backend_claims_has_kernels():
+    """Those that it does not claim are refused by name when a network is lowered (`test_lowering.py`)."""
+    fusible = Sequential(
+        Conv2d(5, 1), ReLU(), Residual(Conv2d(5, 1), activation=ReLU()), BatchNorm2d(), Sigmoid(), Flatten(), Linear(12)
+    )
+    met = set()
+    for network, math in itertools.product((everything(), fusible), ("float32", "bf16")):
+        backend = CudaBackend(CpuLibrary(), HostMachine(), math)
+        forward = forward_graph(network, (3, 5, 33, 30))
+        for plain in (training_graph(forward, SGD(momentum=0.9)), evaluation_graph(forward)):
+            graph = lower(plain, backend)
+            for op in graph.ops:
+                assert backend.kernels(graph, op), op.kind
+            met |= {op.kind for op in graph.ops}
+    claimed = {kind for kind in KINDS if CudaBackend.computes(kind)}
+    assert claimed == met
+    assert claimed == {*PROGRAMS, *PRODUCTS, *CUDNN_GRAPHS}
 
 
 def test_every_operation_of_a_network(harness, catalogues, close):
@@ -96,7 +127,7 @@ def test_sum_and_relu_in_one(harness, shape):
 @pytest.mark.parametrize(("rows", "features"), ROWS)
 def test_bias(harness, rows, features):
     y, bias = special(rows, features), normal(features)
-    request = Request("bias_add", (operand(spec(y)), operand(spec(bias))), (), {})
+    request = OpRequest("bias_add", (operand(spec(y)), operand(spec(bias))), (), {})
     left = run(bias_add(rows, features), request, [y, bias], updates=(0,)).inputs[0]
     with np.errstate(all="ignore"):
         same_bits(left, y + bias)
@@ -106,7 +137,7 @@ def test_bias(harness, rows, features):
 def test_gradient_of_a_bias(shape):
     dy = normal(*shape) + 1
     channels = (shape[1],)
-    request = Request("bias_gradient", (operand(spec(dy)),), (operand(TensorSpec(channels, "float32")),), {})
+    request = OpRequest("bias_gradient", (operand(spec(dy)),), (operand(TensorSpec(channels, "float32")),), {})
     found = run(bias_gradient(shape), request, [dy]).outputs[0]
     axes = tuple(a for a in range(len(shape)) if a != 1)
     # Both sums are exact far below the rounding to float32, so that they differ by that alone, and hardly ever.
@@ -183,7 +214,7 @@ def test_sgd_has_the_bits_of_the_reference(harness, shape, momentum, nesterov, d
     tensors = [special(*shape, seed=s) for s in range(3 if momentum else 2)]
     scalars = np.array([0.1234567891, 3.0])
     updates = [0, *range(2, len(tensors))]
-    graph, op = harness.operation("sgd_update", [*tensors, scalars], attrs, [])
+    graph, op = harness.operation("sgd_update", [*tensors, scalars], attrs, [], updates=updates)
     found = exact = [*tensors, scalars]
     for _ in range(3):
         with np.errstate(all="ignore"):
@@ -206,7 +237,9 @@ def test_running_statistics_move_as_on_the_reference(harness, channels):
     var[0] = 0.0
     inverse = (1 / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
     attrs = {"momentum": 0.1, "count": 50}
-    graph, op = harness.operation("batch_norm_update", [mean, var, running_mean, running_var], attrs, [])
+    graph, op = harness.operation(
+        "batch_norm_update", [mean, var, running_mean, running_var], attrs, [], updates=[2, 3]
+    )
     exact = harness.run(graph, op, [mean, var, running_mean, running_var]).inputs
     inputs = [mean, inverse, running_mean, running_var]
     found = compute("batch_norm_update", inputs, {**attrs, "eps": eps}, [], updates=(2, 3)).inputs
@@ -280,5 +313,5 @@ def test_what_the_kernels_do_not_take_is_refused():
 
 def test_layouts_of_the_tests_undo_each_other():
     x = normal(2, 3, 4, 5)
-    assert stored(x, CHANNELS_LAST)[1] == x[0, 1, 0, 0]
-    same_bits(logical(stored(x, CHANNELS_LAST), x.shape, CHANNELS_LAST), x)
+    assert store(x, CHANNELS_LAST)[1] == x[0, 1, 0, 0]
+    same_bits(logical(store(x, CHANNELS_LAST), x.shape, CHANNELS_LAST), x)

@@ -10,9 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from bathyal.engine.backends.onednn import OneDnnBackend
 from bathyal.engine.backends.onednn.handles import Primitive
-from bathyal.engine.planning.lowering import lower
 from bathyal.layers import (
-    SGD,
     BatchNorm2d,
     Conv2d,
     Flatten,
@@ -20,30 +18,24 @@ from bathyal.layers import (
     MaxPool2d,
     ReLU,
     Sequential,
-    forward_graph,
-    training_graph,
 )
 from bathyal.layers.graph import Role
 from bathyal.memory.arena import Arena
-from bathyal.memory.errors import DeviceError
 from bathyal.models.registry import build_model
-from tests.support.lowered_graphs import Memory, relative_distance
+from tests.support.lowered_graphs import Memory, lower_step, noise
 from tests.support.onednn_library import onednn_backend
+from tests.support.operation_harness import relative_distance
 
 BACKEND = onednn_backend()
 END = (Flatten(), Linear(7))
 
 
 def lowered(network, shape, backend=BACKEND):
-    return lower(training_graph(forward_graph(network, shape), SGD(0.1, momentum=0.9)), backend)
+    return lower_step(network, shape, backend)
 
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def noise(seed, shape):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("channels", [5, 8, 16, 100])
@@ -206,10 +198,3 @@ def test_one_and_two_threads_agree():
     assert results[0].keys() == results[1].keys()
     for name, values in results[0].items():
         assert relative_distance(results[1][name], values) <= 1e-4, name
-
-
-def test_an_unknown_kind_is_an_error_of_the_reference_backend():
-    graph = lowered(Sequential(Conv2d(4, 1), *END), (2, 3, 4, 4))
-    unknown = type(graph.ops[0])(0, "fold", "layer", (0,), (0,))
-    with pytest.raises(DeviceError, match="fold"):
-        BACKEND.kernels(graph, unknown)

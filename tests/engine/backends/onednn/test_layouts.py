@@ -24,6 +24,7 @@ from bathyal.layers import (
 from bathyal.layers.graph import Role, Tensor
 from bathyal.memory.errors import ConfigError, DataError
 from bathyal.models.registry import build_model
+from tests.support.lowered_graphs import lower_step, noise
 from tests.support.onednn_library import onednn_backend
 
 BACKEND = onednn_backend()
@@ -31,11 +32,7 @@ END = (Flatten(), Linear(7))
 
 
 def lowered(network, shape, backend=BACKEND):
-    return lower(training_graph(forward_graph(network, shape), SGD(0.1, momentum=0.9)), backend)
-
-
-def noise(seed, shape):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return lower_step(network, shape, backend)
 
 
 LAYOUTS = [

@@ -1,7 +1,6 @@
 """Convolution and fully connected layers of the numpy backend against PyTorch, and their kernels against each other."""
 
 import gc
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from bathyal.engine.backends.reference import columns as columns_module
 from bathyal.engine.backends.reference.windows import convolution_windows
 from bathyal.layers.graph import TensorSpec
+from tests.support.operation_harness import AllocationWatch
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
@@ -150,47 +150,35 @@ def test_strips_of_rows_are_pytorchs(harness, torch, close, monkeypatch, name):
     shape, filters, options = CASES[name]
     monkeypatch.setattr(columns_module, "STRIP_BYTES", 500)
     given_arrays = operands(torch, (shape[0], shape[1], 3 * shape[2], shape[3]), filters, options, "float64", seed=3)
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
     names = count_kernels(harness, *given_arrays[:2], options)
     assert names[-1] == "rows"
     exact = expected(torch, options, *given_arrays)
     for ours, theirs in zip(computed(harness, options, *given_arrays, kernel=len(names) - 1), exact, strict=True):
         close(ours, theirs)
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
 
 
 def test_batches_that_are_cut_into_unequal_groups_give_the_same_bits(harness, torch, monkeypatch):
     shape, filters, options = (7, 4, 7, 6), (5, 4, 3, 3), attrs(padding=(1, 1))
     monkeypatch.setattr(columns_module, "BATCH_BYTES", 3 * 4 * 9 * 42 * 4)
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
     given_arrays = operands(torch, shape, filters, options, "float32", seed=4)
     windows = convolution_windows(shape[2:], filters[2:], options)
     assert [s.stop - s.start for s in columns_module.tilings(windows, 7, 4, 1, "float32")[1].images] == [3, 3, 1]
     image, batch = (computed(harness, options, *given_arrays, kernel=k) for k in (0, 1))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(image, batch, strict=True))
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
 
 
 def test_large_strips_allocate_nothing_and_are_right(harness, torch, close):
     shape, filters, options = (2, 16, 120, 120), (8, 16, 3, 3), attrs((1, 1), (1, 1))
     given_arrays = operands(torch, shape, filters, options, "float32", seed=5)
     assert count_kernels(harness, *given_arrays[:2], options) == ["image", "batch", "rows"]
-    peaks = []
-
-    def watch(launch, addresses):
-        launch(addresses)
-        tracemalloc.start()
-        try:
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-            launch(addresses)
-            peaks.append(tracemalloc.get_traced_memory()[1] - before)
-        finally:
-            tracemalloc.stop()
-
+    watch = AllocationWatch()
     gc.collect()
     made = computed(harness, options, *given_arrays, kernel=2, watch=watch)
-    assert len(peaks) == 3 and max(peaks) <= 16 * 1024
+    assert len(watch.peaks) == 3 and max(watch.peaks) <= 16 * 1024
     for ours, theirs in zip(made, expected(torch, options, *given_arrays), strict=True):
         close(ours, theirs)
 

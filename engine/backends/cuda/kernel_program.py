@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ....memory.errors import DeviceError
-from .request import CHANNELS_LAST, Operand, Request
+from .op_request import CHANNELS_LAST, Operand, OpRequest
 
 Scalar = np.int32 | np.int64 | np.float32 | np.float64
 
@@ -48,7 +48,7 @@ ELEMENT_TYPES: Mapping[str, ElementType] = MappingProxyType({t.name: t for t in 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A pointer parameter.
+    """A parameter of a kernel that points into an operand.
 
     Attributes:
         operand: position among (inputs …, outputs …, workspace).
@@ -61,7 +61,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One launch.
+    """One launch of a kernel.
 
     Attributes:
         function: name of an `extern "C"` kernel.
@@ -79,8 +79,8 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """An operation, or a part of one.
+class KernelProgram:
+    """Launches of kernels that compute an operation, or a part of one.
 
     Attributes:
         calls: launches, one after the other on one stream.
@@ -92,47 +92,51 @@ class Program:
 
 
 def pointers(*operands: int | Pointer) -> tuple[Pointer, ...]:
-    """Positions as pointers to where the operands begin."""
+    """Turn positions into pointers to where the operands begin."""
     return tuple(p if isinstance(p, Pointer) else Pointer(p) for p in operands)
 
 
-def each(function: str, items: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
-    """A launch with one thread per item, or fewer threads that stride."""
-    return blocked(function, -(-items // THREADS), operands, *scalars)
+def launch_items(function: str, items: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
+    """Make a launch with one thread per item, or fewer threads that stride."""
+    return launch_blocks(function, -(-items // THREADS), operands, *scalars)
 
 
-def blocked(function: str, pieces: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
-    """A launch with one block per piece, or fewer blocks that stride."""
+def launch_blocks(function: str, pieces: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
+    """Make a launch with one block per piece, or fewer blocks that stride."""
     return KernelCall(function, max(1, min(MOST_BLOCKS, pieces)), THREADS, operands, scalars)
 
 
-def flat(
+def launch_flat(
     function: str, element: ElementType, count: int, operands: tuple[Pointer, ...], *scalars: Scalar
 ) -> KernelCall:
-    """A launch over `count` elements of a type, 16 bytes at a time; the count is the first scalar."""
-    return each(function + element.suffix, -(-count // element.packs[0]), operands, np.int64(count), *scalars)
+    """Make a launch over `count` elements of a type, 16 bytes at a time; the count is the first scalar."""
+    return launch_items(function + element.suffix, -(-count // element.packs[0]), operands, np.int64(count), *scalars)
 
 
 def elements(operand: Operand) -> int:
-    """Number of elements of the logical shape."""
+    """Return the number of elements of the logical shape."""
     return math.prod(operand.spec.shape)
 
 
-def packed(function: str, element: ElementType, *widths: int) -> tuple[str, int]:
-    """The kernel's name and the elements that it moves at once, given the lengths that must be multiples of them."""
+def choose_pack(function: str, element: ElementType, *widths: int) -> tuple[str, int]:
+    """Choose how many elements a kernel moves at once: as many as all `widths` are multiples of.
+
+    Returns:
+        the name of the kernel that does, and the number.
+    """
     pack = next(p for p in element.packs if all(width % p == 0 for width in widths))
     return f"{function}{element.suffix}_{pack}", pack
 
 
-def between(source: ElementType, target: ElementType) -> str:
-    """What the names of kernels end with that read one type and write another, or read and write the same."""
+def conversion_suffix(source: ElementType, target: ElementType) -> str:
+    """Return what a kernel's name ends with that reads one type and writes another, or reads and writes the same."""
     if source == target:
         return source.suffix
     return f"_to{target.suffix}" if source == FLOAT32 else f"_from{source.suffix}"
 
 
-def require(condition: bool, request: Request, expected: str) -> None:
-    """Check what a kernel counts on.
+def require(condition: bool, request: OpRequest, expected: str) -> None:
+    """Check a condition that a kernel counts on.
 
     Raises:
         DeviceError: `condition` does not hold; says what was expected and what the operands are.
@@ -142,13 +146,13 @@ def require(condition: bool, request: Request, expected: str) -> None:
         raise DeviceError(f"{request.kind} on CUDA", expected, found)
 
 
-def require_float32(request: Request, *operands: Operand) -> None:
+def require_float32(request: OpRequest, *operands: Operand) -> None:
     """Check that the operands are float32; raises DeviceError."""
     require(all(o.spec.dtype == FLOAT32.name for o in operands), request, "float32 tensors")
 
 
-def element_type(request: Request, operand: Operand, *others: Operand) -> ElementType:
-    """The type of an operand's elements, float32 or bfloat16.
+def element_type(request: OpRequest, operand: Operand, *others: Operand) -> ElementType:
+    """Return the type of an operand's elements, float32 or bfloat16.
 
     Raises:
         DeviceError: it is another one, or that of one of `others` differs.
@@ -158,8 +162,8 @@ def element_type(request: Request, operand: Operand, *others: Operand) -> Elemen
     return ELEMENT_TYPES[operand.spec.dtype]
 
 
-def image_type(request: Request, *operands: Operand) -> ElementType:
-    """The type, float32 or bfloat16, of the elements of images whose channels lie next to each other.
+def image_type(request: OpRequest, *operands: Operand) -> ElementType:
+    """Return the type, float32 or bfloat16, of the elements of channels-last images.
 
     Raises:
         DeviceError: it is another one, not the same for all, or an image is not channels-last.
@@ -185,5 +189,5 @@ def same_order(a: Operand, b: Operand) -> bool:
     return a.spec.shape == b.spec.shape and (a.layout == b.layout or plain_alike(a.spec.shape))
 
 
-def _operands(request: Request) -> tuple[Operand, ...]:
+def _operands(request: OpRequest) -> tuple[Operand, ...]:
     return (*request.inputs, *request.outputs)

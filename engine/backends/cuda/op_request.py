@@ -33,7 +33,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OpRequest:
     """An operation without its graph.
 
     Attributes:
@@ -50,7 +50,7 @@ class Request:
 
 
 def operand(tensor: Tensor) -> Operand:
-    """A tensor of a lowered graph as kernels meet it."""
+    """Return a tensor of a lowered graph as kernels meet it."""
     narrow = tensor.layout in (BFLOAT16, NARROW_CHANNELS_LAST)
     spec = TensorSpec(tensor.shape, "bfloat16") if narrow else tensor.spec
     return Operand(spec, CHANNELS_LAST if tensor.layout.startswith(CHANNELS_LAST) else PLAIN)

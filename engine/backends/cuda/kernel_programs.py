@@ -13,18 +13,18 @@ from types import MappingProxyType
 from .channel_sums import bias_gradient
 from .dropout import DROPOUT
 from .elementwise import ELEMENTWISE, bias_add
+from .kernel_program import KernelProgram
 from .loss import LOSS
 from .movement import MOVEMENT
+from .op_request import OpRequest
 from .optimizer import OPTIMIZER
 from .pooling import POOLING
-from .program import Program
-from .request import Request
 from .response_norm import RESPONSE_NORM
 from .running_statistics import RUNNING_STATISTICS
 
 __all__ = ["FOLDER", "PROGRAMS", "SOURCES", "bias_add", "bias_gradient", "source_text"]
 
-PROGRAMS: Mapping[str, Callable[[Request], Program]] = MappingProxyType(
+PROGRAMS: Mapping[str, Callable[[OpRequest], KernelProgram]] = MappingProxyType(
     {
         **DROPOUT,
         **ELEMENTWISE,
@@ -55,6 +55,6 @@ SOURCES = (
 
 
 def source_text() -> str:
-    """All kernels as one translation unit without includes of its own, for a compiler that is given a string."""
+    """Return all kernels as one text without includes of its own, for a compiler that is given a string."""
     texts = [(FOLDER / name).read_text(encoding="utf-8") for name in ("prelude.cuh", *SOURCES)]
     return "\n".join(text.replace('#include "prelude.cuh"\n', "") for text in texts)
