@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from ..layers.builder import Layer, forward_graph
 from ..layers.graph import Graph
-from ..layers.modes import evaluation_graph, prediction_graph, training_graph
+from ..layers.modes import IMAGES, evaluation_graph, prediction_graph, training_graph
 from ..layers.slabs import split_large
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
@@ -95,8 +96,8 @@ def mode_graph(network: Layer, settings: Settings, mode: Mode, batch: int) -> Gr
     """The graph of one mode for `batch` images, not lowered; its large parameters are slabs."""
     forward = split_large(forward_graph(network, (batch, *settings.input_shape[1:]), settings.dtype))
     if mode is Mode.TRAINING:
-        return training_graph(forward, settings.optimizer)
-    return evaluation_graph(forward) if mode is Mode.EVALUATION else prediction_graph(forward)
+        return training_graph(forward, settings.optimizer, settings.loss)
+    return evaluation_graph(forward, settings.loss) if mode is Mode.EVALUATION else prediction_graph(forward)
 
 
 def only_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTable | None:
@@ -335,6 +336,36 @@ class Session:
         except BudgetError as error:
             logger.warning("the kernels of the checkpoint do not fit (%s): results may differ in bits", error)
             return None
+
+    def run_in_parts(
+        self, mode: Mode, batch: Mapping[str, npt.NDArray[Any]]
+    ) -> Iterator[tuple[dict[str, npt.NDArray[Any]], int]]:
+        """Run a batch in as few parts as the budget allows: one that trains in little memory may not evaluate whole.
+
+        Args:
+            mode: evaluation or prediction.
+            batch: what is fed, by name of its tensor.
+
+        Yields:
+            what the program makes of each part, by name, and how many images the part has.
+
+        Raises:
+            BudgetError: not even one image fits.
+        """
+        count = size = len(batch[IMAGES])
+        while True:
+            try:
+                self.program(mode, size)
+                break
+            except BudgetError:
+                if size == 1:
+                    raise
+                size = -(-size // 2)
+        for start in range(0, count, size):
+            part = {name: values[start : start + size] for name, values in batch.items()}
+            images = len(part[IMAGES])
+            _, executor = self.program(mode, images)
+            yield executor.run(part), images
 
     def kernels(self) -> Mapping[str, tuple[str, ...]]:
         """The kernels of every training program so far, to be chosen again when a run is resumed."""

@@ -12,7 +12,10 @@ from types import MappingProxyType
 import numpy as np
 
 from ..layers.builder import DTYPES
-from ..layers.optimizer import SGD
+from ..layers.kinds import KINDS
+from ..layers.losses.cross_entropy import CrossEntropy
+from ..layers.losses.loss import Loss, require_loss
+from ..layers.optimizers.optimizer import Optimizer, require_optimizer
 from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
 from ..memory.sizes import parse_size
 from ..scheduler.layout.kernels import Kernels
@@ -90,10 +93,11 @@ class Settings:
         math: how a GPU multiplies: "float32"; "tf32", with factors rounded to 10 bits of mantissa; "bf16", with images
             in 16 bits, weights and statistics in 32.
         cuda_graphs: whether a GPU's step is captured into a graph and launched as one.
+        loss: what training makes small.
     """
 
     input_shape: tuple[int, ...]
-    optimizer: SGD
+    optimizer: Optimizer
     memory: int | str | None = None
     strategy: str = "auto"
     kernels: str = "fit"
@@ -107,6 +111,7 @@ class Settings:
     spill_size: int | str | None = None
     math: str = "float32"
     cuda_graphs: bool = True
+    loss: Loss = CrossEntropy()
 
     def __post_init__(self) -> None:
         as_shape(self.input_shape)
@@ -124,8 +129,8 @@ class Settings:
             raise ConfigError("spill_dir", "the name of a folder on a disk", repr(self.spill_dir))
         if self.spill_size is not None:
             parse_size(self.spill_size, "spill_size")
-        if not isinstance(self.optimizer, SGD):
-            raise ConfigError("optimizer", "an SGD, such as SGD(0.1, momentum=0.9)", repr(self.optimizer))
+        require_optimizer(self.optimizer, KINDS)
+        require_loss(self.loss, KINDS)
         if self.threads is not None and not (isinstance(self.threads, int) and self.threads >= 1):
             raise ConfigError("threads", "a whole number of at least 1", repr(self.threads))
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:

@@ -8,10 +8,13 @@ from .dropout import Dropout
 from .graph import Graph, Op, Phase, Role, Tensor
 from .initializers import Constant, He, Normal, Uniform, Xavier
 from .linear import Linear
+from .losses.cross_entropy import CrossEntropy
+from .losses.loss import Loss, Target
 from .merge import Add, Concat
 from .modes import evaluation_graph, prediction_graph, training_graph
 from .normalization import BatchNorm2d, LocalResponseNorm
-from .optimizer import SGD
+from .optimizers.optimizer import Optimizer
+from .optimizers.sgd import SGD
 from .pooling import AvgPool2d, GlobalAvgPool2d, MaxPool2d
 from .shape import Flatten
 
@@ -24,6 +27,7 @@ __all__ = [
     "Concat",
     "Constant",
     "Conv2d",
+    "CrossEntropy",
     "Dropout",
     "Flatten",
     "GlobalAvgPool2d",
@@ -34,9 +38,11 @@ __all__ = [
     "Layer",
     "Linear",
     "LocalResponseNorm",
+    "Loss",
     "MaxPool2d",
     "Normal",
     "Op",
+    "Optimizer",
     "Phase",
     "ReLU",
     "Residual",
@@ -44,6 +50,7 @@ __all__ = [
     "Sequential",
     "Sigmoid",
     "Tanh",
+    "Target",
     "Tensor",
     "Uniform",
     "Xavier",

@@ -10,15 +10,15 @@ from . import (
     convolution,
     dropout,
     linear,
-    loss,
     merge,
     normalization,
-    optimizer,
     pooling,
     shape,
 )
 from .graph import Op
+from .losses import cross_entropy
 from .operations import OpKind
+from .optimizers import sgd
 
 KINDS: Mapping[str, OpKind] = MappingProxyType(
     {
@@ -28,10 +28,10 @@ KINDS: Mapping[str, OpKind] = MappingProxyType(
             convolution,
             dropout,
             linear,
-            loss,
+            cross_entropy,
             merge,
             normalization,
-            optimizer,
+            sgd,
             pooling,
             shape,
         )

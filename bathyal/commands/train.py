@@ -224,8 +224,7 @@ def line(result: StepResult) -> dict[str, Any]:
         "epoch": result.epoch,
         "images": result.images,
         "loss": finite(result.loss),
-        "top1": result.top1,
-        "top5": result.top5,
+        **result.metrics,
         "seconds": result.seconds,
         "moved_bytes": result.moved_bytes,
         "moving_seconds": result.moving_seconds,
@@ -259,12 +258,8 @@ def summary(trainer: Trainer, results: list[StepResult], evaluation: Evaluation 
     }
     document["process_peak_bytes"] = resident_peak_bytes()  # after the digest, which takes memory too
     if evaluation is not None:
-        document |= {
-            "held_out_images": evaluation.images,
-            "held_out_loss": finite(evaluation.loss),
-            "held_out_top1": evaluation.top1,
-            "held_out_top5": evaluation.top5,
-        }
+        document |= {"held_out_images": evaluation.images, "held_out_loss": finite(evaluation.loss)}
+        document |= {f"held_out_{name}": share for name, share in evaluation.metrics.items()}
     return document
 
 

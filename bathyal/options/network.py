@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..engine.settings import Settings
 from ..layers.builder import Layer
-from ..layers.optimizer import SGD
+from ..layers.optimizers.sgd import SGD
 from ..memory.errors import ConfigError
 from ..models.registry import build_model, find_model
 

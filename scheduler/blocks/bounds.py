@@ -21,7 +21,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from ...layers.graph import FED, STATE, Graph, Phase, Role
+from ...layers.graph import FED, STATE, Graph, Phase
 from ..chain.hull import Hull, Segment, lower_hull
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
@@ -119,8 +119,9 @@ def _sets(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], 
 
 def _around_the_gradient(graph: Graph) -> tuple[list[int], set[int]]:
     """The forward operations that lead to the gradient of the loss, and the tensors that are read by it or after it."""
-    backward = [op for op in graph.ops if op.phase is Phase.BACKWARD]
-    first = next((op for op in backward if any(graph.tensors[t].role is Role.LABEL for t in op.inputs)), None)
+    losses = {op.id for op in graph.ops if op.phase is Phase.LOSS}
+    # The last operation that serves the loss makes the gradient, in whatever layout; all of the backward pass follows.
+    first = next((op for op in reversed(graph.ops) if op.phase is Phase.BACKWARD and op.forward_op in losses), None)
     if first is None:
         return [], set()
     wanted, after = set(first.inputs), set(first.outputs)

@@ -1,8 +1,8 @@
 """Where the state lies: in the arena for the whole step, or at home outside of it.
 
 All programs of a run (training, a short last batch, evaluation) share one layout. In the arena and outside alike, state
-comes first, block by block: parameters, then momentum, then running statistics. A block's tensors are those that its
-operations are the first to read.
+comes first, block by block: parameters, then state of the optimizer, then running statistics. A block's tensors are
+those that its operations are the first to read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ...layers.graph import STATE, Graph, Role, Tensor
 from .steps import NO_TENSOR, PAGE, Plan, align_up
 
-_PIECE = (Role.PARAMETER, Role.MOMENTUM, Role.BUFFER)
+_PIECE = (Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER)
 """Order of the roles within a block; all of `STATE`."""
 
 

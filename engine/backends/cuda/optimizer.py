@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ....layers.modes import LEARNING_RATE
+from ....layers.step_scalars import LEARNING_RATE
 from .program import FLOAT32, Pointer, Program, elements, flat, pointers, require, require_float32, same_order
 from .request import Request
 

@@ -2,8 +2,8 @@
 
 A convolution's output is blocked, and what follows keeps the layout of its input; images stay plain, since a blocked
 image of three channels would be mostly padding. Where an operation needs another layout, a `convert` operation is
-inserted for it alone: no copy outlives the operation that asked for it. Gradients and momentum have the layout of what
-they belong to.
+inserted for it alone: no copy outlives the operation that asked for it. Gradients and the state of the optimizer have
+the layout of what they belong to.
 
 The layout of a weight is that of a batch of one image, so that the programs of a session, which share the state, agree
 on it whatever their batch.
@@ -77,7 +77,7 @@ class Lowering:
         for source, target in conversions:
             self._convert(op, source, target)
         for t in op.inputs:
-            if op.kind == "sgd_update" and self._tensors[t].role is Role.MOMENTUM:
+            if self._tensors[t].role is Role.OPTIMIZER:
                 self._set(t, self._tensors[op.inputs[0]].layout)
 
     def _computed(self, op: Op) -> bool:
@@ -244,9 +244,9 @@ class Lowering:
         return number
 
     def _convert(self, op: Op, source: int, target: int) -> None:
-        forward = op.phase is Phase.FORWARD
+        own = op.phase in (Phase.FORWARD, Phase.LOSS)
         number = len(self._ops)
-        forward_op = number if forward else self._forward[op.forward_op]
+        forward_op = number if own else self._forward[op.forward_op]
         phase = Phase.BACKWARD if op.phase is Phase.UPDATE else op.phase
         self._ops.append(Op(number, CONVERT.name, op.name, (source,), (target,), phase=phase, forward_op=forward_op))
 
