@@ -21,7 +21,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from ...layers.graph import FED, STATE, Graph, Phase
+from ...layers.graph import FED, STATE, Graph, Op, Phase, Role
 from ..chain.hull import Hull, Segment, lower_hull
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
@@ -117,11 +117,16 @@ def _sets(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], 
     return lower_hull(nbytes.tolist(), seconds.tolist())
 
 
+def _begins(graph: Graph, op: Op) -> bool:
+    """Whether a backward operation makes a gradient and reads none, as that of the loss does and no later one."""
+    made, read = ({graph.tensors[t].role for t in ids} for ids in (op.outputs, op.inputs))
+    return Role.GRADIENT in made and Role.GRADIENT not in read
+
+
 def _around_the_gradient(graph: Graph) -> tuple[list[int], set[int]]:
     """The forward operations that lead to the gradient of the loss, and the tensors that are read by it or after it."""
-    losses = {op.id for op in graph.ops if op.phase is Phase.LOSS}
-    # The last operation that serves the loss makes the gradient, in whatever layout; all of the backward pass follows.
-    first = next((op for op in reversed(graph.ops) if op.phase is Phase.BACKWARD and op.forward_op in losses), None)
+    backward = [op for op in graph.ops if op.phase is Phase.BACKWARD]
+    first = next((op for op in backward if _begins(graph, op)), None)
     if first is None:
         return [], set()
     wanted, after = set(first.inputs), set(first.outputs)
