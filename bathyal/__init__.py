@@ -6,9 +6,11 @@ from .engine.openmp import wait_passively
 wait_passively()
 
 from . import layers, models
+from .engine.backends.reference.numpy_kernel import NumpyKernel, OpSpec
 from .engine.data.image_folder import ImageFolder
 from .engine.data.sources import ArrayDataset, FromIterable, Source
 from .engine.data.synthetic import Synthetic, digits
+from .engine.operations import register_operation, remove_operation
 from .engine.results import Evaluation, StepResult
 from .engine.trainer import Trainer
 from .layers import (
@@ -25,6 +27,7 @@ from .layers import (
     Flatten,
     GlobalAvgPool2d,
     Graph,
+    GraphBuilder,
     He,
     Identity,
     Layer,
@@ -33,13 +36,16 @@ from .layers import (
     Loss,
     MaxPool2d,
     Normal,
+    OpKind,
     Optimizer,
     ReLU,
     Residual,
     Sequential,
+    ShapeRule,
     Sigmoid,
     Tanh,
     Target,
+    TensorSpec,
     Uniform,
     Xavier,
 )
@@ -82,6 +88,7 @@ __all__ = [
     "FromIterable",
     "GlobalAvgPool2d",
     "Graph",
+    "GraphBuilder",
     "GraphError",
     "He",
     "Identity",
@@ -92,6 +99,9 @@ __all__ = [
     "Loss",
     "MaxPool2d",
     "Normal",
+    "NumpyKernel",
+    "OpKind",
+    "OpSpec",
     "Optimizer",
     "Plan",
     "PlanError",
@@ -99,12 +109,14 @@ __all__ = [
     "Residual",
     "Sequential",
     "ShapeError",
+    "ShapeRule",
     "Sigmoid",
     "Source",
     "StepResult",
     "Synthetic",
     "Tanh",
     "Target",
+    "TensorSpec",
     "Trainer",
     "Uniform",
     "Xavier",
@@ -114,4 +126,6 @@ __all__ = [
     "layers",
     "models",
     "parse_size",
+    "register_operation",
+    "remove_operation",
 ]

@@ -5,7 +5,7 @@ from .builder import GraphBuilder, Layer, forward_graph
 from .container import Branches, Identity, Residual, Sequential
 from .convolution import Conv2d
 from .dropout import Dropout
-from .graph import Graph, Op, Phase, Role, Tensor
+from .graph import Graph, Op, Phase, Role, Tensor, TensorSpec
 from .initializers import Constant, He, Normal, Uniform, Xavier
 from .linear import Linear
 from .losses.cross_entropy import CrossEntropy
@@ -13,6 +13,7 @@ from .losses.loss import Loss, Target
 from .merge import Add, Concat
 from .modes import evaluation_graph, prediction_graph, training_graph
 from .normalization import BatchNorm2d, LocalResponseNorm
+from .operations import BackwardBuilder, ModeBuilder, OpKind, ShapeRule, same_as_first
 from .optimizers.optimizer import Optimizer
 from .optimizers.sgd import SGD
 from .pooling import AvgPool2d, GlobalAvgPool2d, MaxPool2d
@@ -22,6 +23,7 @@ __all__ = [
     "SGD",
     "Add",
     "AvgPool2d",
+    "BackwardBuilder",
     "BatchNorm2d",
     "Branches",
     "Concat",
@@ -40,22 +42,27 @@ __all__ = [
     "LocalResponseNorm",
     "Loss",
     "MaxPool2d",
+    "ModeBuilder",
     "Normal",
     "Op",
+    "OpKind",
     "Optimizer",
     "Phase",
     "ReLU",
     "Residual",
     "Role",
     "Sequential",
+    "ShapeRule",
     "Sigmoid",
     "Tanh",
     "Target",
     "Tensor",
+    "TensorSpec",
     "Uniform",
     "Xavier",
     "evaluation_graph",
     "forward_graph",
     "prediction_graph",
+    "same_as_first",
     "training_graph",
 ]

@@ -15,13 +15,14 @@ def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> S
 
 
 RELU, SIGMOID, TANH = (
-    OpKind(name, same_as_first, _backward, inplace=((0, 0),)) for name in ("relu", "sigmoid", "tanh")
+    OpKind(name, same_as_first, _backward, inplace=((0, 0),), flat=name == "relu")
+    for name in ("relu", "sigmoid", "tanh")
 )
 KINDS = (
     RELU,
     SIGMOID,
     TANH,
-    *(OpKind(f"{kind.name}_backward", inplace=((0, 1), (0, 0))) for kind in (RELU, SIGMOID, TANH)),
+    *(OpKind(f"{kind.name}_backward", inplace=((0, 1), (0, 0)), flat=kind.flat) for kind in (RELU, SIGMOID, TANH)),
 )
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..memory.errors import GraphError
-from .graph import NO_OP, Graph, Op, Part, Phase, Role, Tensor, TensorSpec
+from .graph import NO_OP, Graph, Op, Phase, Role, Slab, Tensor, TensorSpec
 from .initializers import Initializer
 
 NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
@@ -29,7 +29,7 @@ class Assembly:
         spec: TensorSpec,
         role: Role,
         initializer: Initializer | None = None,
-        part: Part | None = None,
+        part: Slab | None = None,
     ) -> int:
         """Append a tensor and return its id.
 

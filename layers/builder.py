@@ -113,9 +113,12 @@ class GraphBuilder:
         """Append one operation and return its first output.
 
         Raises:
+            GraphError: the kind has no shape rule, as those that gradient rules emit.
             ShapeError: the inputs do not fit; names the layer, what it expected and what it got.
         """
-        assert kind.shapes is not None
+        if kind.shapes is None:
+            hint = "Give its declaration shapes=, a function from the specs of the inputs to those of the outputs."
+            raise GraphError(f"{self.where} ({kind.name})", "a kind of operation with a shape rule", "none", hint)
         specs = [self.spec(t) for t in inputs]
         try:
             made = kind.shapes(specs, attrs)

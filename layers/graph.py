@@ -72,7 +72,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Slab:
     """What a slab is a part of: consecutive rows, along the first axis, of a tensor that no operation holds whole.
 
     Attributes:
@@ -111,7 +111,7 @@ class Tensor:
     nbytes: int
     layout: str = ""
     initializer: Initializer | None = None
-    part: Part | None = None
+    part: Slab | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -253,11 +253,21 @@ class Graph:
             if found != FORMAT:
                 raise GraphError("graph", f"format {FORMAT}", f"format {found}")
             tensors = tuple(
-                Tensor(i, name, tuple(shape), dtype, Role(role), nbytes, layout, from_plain(initializer), _part(*part))
+                Tensor(
+                    i,
+                    name,
+                    tuple(shape),
+                    dtype,
+                    Role(role),
+                    nbytes,
+                    layout,
+                    from_plain(initializer),
+                    _slab_from_plain(*part),
+                )
                 for i, (name, shape, dtype, role, nbytes, layout, initializer, *part) in enumerate(document["tensors"])
             )
             ops = tuple(
-                Op(i, kind, name, tuple(ins), tuple(outs), _frozen(attrs), tuple(ups), Phase(phase), forward, block)
+                Op(i, kind, name, tuple(ins), tuple(outs), _freeze(attrs), tuple(ups), Phase(phase), forward, block)
                 for i, (kind, name, ins, outs, attrs, ups, phase, forward, block) in enumerate(document["ops"])
             )
             return cls(document["name"], tensors, ops, tuple(document["outputs"]), document["layers"])
@@ -271,14 +281,14 @@ class Graph:
         return self._digest[0]
 
 
-def _part(plain: tuple[str, list[int], int] | None = None) -> Part | None:
+def _slab_from_plain(plain: tuple[str, list[int], int] | None = None) -> Slab | None:
     if plain is None:
         return None
     whole, shape, first = plain
-    return Part(whole, tuple(shape), first)
+    return Slab(whole, tuple(shape), first)
 
 
-def _frozen(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _freeze(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType({k: _tuples(v) for k, v in attrs.items()})
 
 

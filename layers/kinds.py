@@ -1,10 +1,12 @@
-"""The closed set of operation kinds, gathered from the files that declare them."""
+"""All kinds of operation, by name: those of the package, gathered from the files that declare them, and those added.
+
+`bathyal.register_operation` adds a kind together with the kernels of the numpy backend.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
+from ..memory.errors import GraphError
+from ..memory.registry import Registry
 from . import (
     activation,
     convolution,
@@ -20,7 +22,8 @@ from .losses import cross_entropy
 from .operations import OpKind
 from .optimizers import sgd
 
-KINDS: Mapping[str, OpKind] = MappingProxyType(
+KINDS: Registry[OpKind] = Registry(
+    "kind of operation",
     {
         kind.name: kind
         for family in (
@@ -36,13 +39,26 @@ KINDS: Mapping[str, OpKind] = MappingProxyType(
             shape,
         )
         for kind in family.KINDS
-    }
+    },
 )
 
 NO_INPLACE = "apart"
 """Attribute of an operation that a backend computes by what promises nothing where outputs lie over inputs."""
 
 
-def overwritten(op: Op) -> tuple[tuple[int, int], ...]:
-    """Pairs (output, input) of an operation whose memory may be shared where the input dies there."""
+def kind_of(op: Op) -> OpKind:
+    """Return the declaration of an operation's kind.
+
+    Raises:
+        GraphError: there is none of that name; says which layer the operation comes from.
+    """
+    kind = KINDS.get(op.kind)
+    if kind is None:
+        hint = "Register it with bathyal.register_operation before the network is built."
+        raise GraphError(f"{op.name} ({op.kind})", "an operation of a registered kind", repr(op.kind), hint)
+    return kind
+
+
+def inplace_pairs(op: Op) -> tuple[tuple[int, int], ...]:
+    """Return the pairs (output, input) of an operation whose memory may be shared where the input dies there."""
     return () if op.attrs.get(NO_INPLACE) else KINDS[op.kind].inplace

@@ -47,9 +47,9 @@ def _concat_backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...
     return builder.emit("split", gradients, op.inputs, op.attrs)
 
 
-ADD = OpKind("add", _add_shapes, _add_backward, inplace=((0, 0), (0, 1)))
+ADD = OpKind("add", _add_shapes, _add_backward, inplace=((0, 0), (0, 1)), flat=True)
 CONCAT = OpKind("concat", _concat_shapes, _concat_backward)
-ADD_RELU = OpKind("add_relu", inplace=ADD.inplace)
+ADD_RELU = OpKind("add_relu", inplace=ADD.inplace, flat=True)
 """A sum and the ReLU that follows it, which a backend's lowering may make of the two."""
 KINDS = (ADD, ADD_RELU, CONCAT, OpKind("split"))
 

@@ -15,7 +15,7 @@ from ..memory.errors import GraphError, ShapeError
 from .assembly import Assembly
 from .graph import Graph, Op, Phase, Role, Tensor, TensorSpec
 from .initializers import Constant
-from .kinds import KINDS
+from .kinds import KINDS, kind_of
 from .losses.cross_entropy import CrossEntropy
 from .losses.loss import Loss, find_target
 from .operations import Attrs, ShapeRule, Specs
@@ -70,7 +70,7 @@ class _Mode:
     def rewrite(self) -> int:
         """Append all forward operations; return the logits."""
         for op in self.forward.ops:
-            kind = KINDS[op.kind]
+            kind = kind_of(op)
             mode = kind.training if self._training else kind.evaluation
             inputs = tuple(self._map[t] for t in op.inputs)
             if mode is None:

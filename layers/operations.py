@@ -1,8 +1,8 @@
 """What the graph knows about a kind of operation.
 
 Each kind is declared once, beside the layer that it belongs to: which shapes it makes, how its gradient is computed
-(and thereby what the backward pass reads), which output may overwrite which input, whether it is heavy, whether it
-draws random numbers, and how much arithmetic it does. Kernels are the backends' business.
+(and thereby what the backward pass reads), which output may overwrite which input, and everything else that a planner
+or a backend must know of it without knowing its name. Kernels are the backends' business.
 """
 
 from __future__ import annotations
@@ -87,17 +87,28 @@ class OpKind:
     """Declaration of a kind of operation.
 
     Attributes:
-        name: unique.
-        shapes: from the specs of the inputs to those of the outputs; raises `ShapeRule`. None for kinds that only
-            gradient rules emit, whose outputs are shaped like given tensors.
+        name: unique among all kinds.
+        shapes: maps the specs of the inputs to those of the outputs, and raises `ShapeRule` where they do not fit. None
+            for kinds that only gradient rules emit, whose outputs are shaped like given tensors.
         backward: the gradient rule; None where there is no gradient.
-        training: what stands for this kind in a training graph; None keeps it.
-        evaluation: what stands for it in an evaluation graph; None keeps it.
-        flops: arithmetic operations of one run.
+        training: makes what stands for this kind in a training graph; None keeps it.
+        evaluation: makes what stands for it in an evaluation graph; None keeps it.
+        flops: the number of arithmetic operations of one run.
         inplace: pairs (output, input) of positions whose memory may be shared when the input dies here.
         kept: positions of outputs that are never recomputed: a repeated run reads them instead of making them.
-        heavy: a convolution or matrix product, worth ending a block before.
-        random: draws numbers that depend on (seed, step, `stream` attribute) alone, so a repeated run repeats them.
+        heavy: whether it is a convolution or a matrix product, worth ending a block of the chain before, and worth
+            choosing a kernel for.
+        random: whether it draws numbers. They must depend on (seed, step, `stream` attribute) alone, so that a repeated
+            run draws the same.
+        flat: whether each element that it makes or updates depends on the elements at the same place of its inputs
+            alone, and is zero where all of these are. A backend may then run it over the bytes of whatever layout its
+            operands share, in one piece and with the zeros that pad the layout. All that has the first input's shape
+            and type takes part; a small operand such as a step's scalars is read whole. Operands that an update
+            overwrites take the layout of its first input.
+        reshapes: whether its output holds the elements of its input in the same order, under another shape: in place
+            it moves nothing, where the layouts of both are plain.
+        converts: whether it changes nothing but how a tensor is stored. Lowering inserts such an operation for the one
+            that follows, and no block of the chain begins between the two.
     """
 
     name: str
@@ -110,3 +121,11 @@ class OpKind:
     kept: tuple[int, ...] = ()
     heavy: bool = False
     random: bool = False
+    flat: bool = False
+    reshapes: bool = False
+    converts: bool = False
+
+    @property
+    def needs_kernels(self) -> bool:
+        """Whether operations of this kind are run; not so where every mode puts another kind in its place."""
+        return self.training is None or self.evaluation is None

@@ -21,7 +21,7 @@ def pool_first(forward: Graph) -> Graph:
     """Move every ReLU that only a max pooling reads behind that pooling."""
     graph = forward
     while (found := _find(graph)) is not None:
-        graph = _swapped(graph, *found)
+        graph = _swap(graph, *found)
     return graph
 
 
@@ -35,7 +35,7 @@ def _find(graph: Graph) -> tuple[Op, Op] | None:
     return None
 
 
-def _swapped(graph: Graph, relu: Op, pool: Op) -> Graph:
+def _swap(graph: Graph, relu: Op, pool: Op) -> Graph:
     x, rectified, pooled = relu.inputs[0], relu.outputs[0], pool.outputs[0]
     tensors = list(graph.tensors)
     tensors[rectified] = replace(tensors[rectified], shape=tensors[pooled].shape, nbytes=tensors[pooled].nbytes)
@@ -45,11 +45,11 @@ def _swapped(graph: Graph, relu: Op, pool: Op) -> Graph:
             ops += [replace(pool, inputs=(x,)), replace(relu, inputs=(pooled,))]
         elif op.id != relu.id:
             reads = pooled in op.inputs
-            ops.append(replace(op, inputs=_renamed(op.inputs, pooled, rectified)) if reads else op)
+            ops.append(replace(op, inputs=_rename(op.inputs, pooled, rectified)) if reads else op)
     ops = [op if op.id == number else replace(op, id=number, forward_op=number) for number, op in enumerate(ops)]
-    outputs = _renamed(graph.outputs, pooled, rectified)
+    outputs = _rename(graph.outputs, pooled, rectified)
     return replace(graph, tensors=tuple(tensors), ops=tuple(ops), outputs=outputs)
 
 
-def _renamed(tensors: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
+def _rename(tensors: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
     return tuple(new if t == old else t for t in tensors)

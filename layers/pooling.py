@@ -23,7 +23,7 @@ def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bo
     return count
 
 
-def _pooled(inputs: Specs, attrs: Attrs) -> TensorSpec:
+def _pool(inputs: Specs, attrs: Attrs) -> TensorSpec:
     n, channels, height, width = inputs[0].shape
     kernel, stride, padding = attrs["kernel"], attrs["stride"], attrs["padding"]
     if any(2 * p > k for p, k in zip(padding, kernel, strict=True)):
@@ -42,12 +42,12 @@ def _pooled(inputs: Specs, attrs: Attrs) -> TensorSpec:
 
 
 def _max_shapes(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    y = _pooled(inputs, attrs)
+    y = _pool(inputs, attrs)
     return y, TensorSpec(y.shape, "uint8" if math.prod(attrs["kernel"]) <= 256 else "int32")
 
 
 def _average_shapes(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    return (_pooled(inputs, attrs),)
+    return (_pool(inputs, attrs),)
 
 
 def _global_shapes(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:

@@ -20,10 +20,10 @@ def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> S
     return builder.emit("reshape", gradients, op.inputs, op.attrs)
 
 
-FLATTEN = OpKind("flatten", _shapes, _backward, inplace=((0, 0),))
-CONVERT = OpKind("convert")
+FLATTEN = OpKind("flatten", _shapes, _backward, inplace=((0, 0),), reshapes=True)
+CONVERT = OpKind("convert", converts=True)
 """A change of a backend's layout, which lowering inserts."""
-KINDS = (FLATTEN, OpKind("reshape", inplace=((0, 0),)), CONVERT)
+KINDS = (FLATTEN, OpKind("reshape", inplace=((0, 0),), reshapes=True), CONVERT)
 
 
 @dataclass(frozen=True)

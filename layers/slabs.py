@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from .assembly import Assembly
-from .graph import Graph, Op, Part, Role, TensorSpec
+from .graph import Graph, Op, Role, Slab, TensorSpec
 from .linear import LINEAR
 from .merge import CONCAT
 
@@ -66,9 +66,9 @@ class _Split:
         whole, made = self._graph.tensors[tensor], []
         for first, count in _spans(self._rows[tensor]):
             spec = TensorSpec((count, *whole.shape[1:]), whole.dtype)
-            part = Part(whole.name, whole.shape, first)
+            part = Slab(whole.name, whole.shape, first)
             made.append(
-                self._assembly.tensor(_named(whole.name, first, count), spec, whole.role, whole.initializer, part)
+                self._assembly.tensor(_slab_name(whole.name, first, count), spec, whole.role, whole.initializer, part)
             )
         return made
 
@@ -82,7 +82,7 @@ class _Split:
         parts = []
         for slab, (first, count) in enumerate(_spans(self._rows[split[0]])):
             spec = TensorSpec((y.shape[0], count), y.dtype)
-            parts.append(self._assembly.tensor(_named(y.name, first, count), spec, y.role))
+            parts.append(self._assembly.tensor(_slab_name(y.name, first, count), spec, y.role))
             self._apply(op.kind, op, [self._map[x], *(self._slabs[t][slab] for t in split)], parts[-1:])
         self._assembly.op(CONCAT.name, op.name, parts, [self._made(y.id)])
 
@@ -100,5 +100,5 @@ def _spans(rows: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(accumulate(rows[:-1], initial=0), rows, strict=True))
 
 
-def _named(name: str, first: int, count: int) -> str:
+def _slab_name(name: str, first: int, count: int) -> str:
     return f"{name}[{first}:{first + count}]"

@@ -1,4 +1,4 @@
-"""Sizes as users write them, turned into bytes, and bytes turned into text for messages.
+"""Sizes as users write them, turned into bytes, bytes turned into text for messages, and bytes rounded up.
 
 Powers of two are KiB, MiB, GiB, TiB; powers of ten are kB (or KB), MB, GB, TB (IEC 80000-13). Whatever could mean two
 things is refused rather than guessed: `1 Gb` and `1 gb` may be bits, and `1 G` is 10**9 to one reader and 2**30 to
@@ -61,6 +61,11 @@ def parse_size(value: int | str, where: str = "memory") -> int:
         hint = "It is at least one byte." if nbytes <= 0 else "No machine has more than 2**63 - 1 bytes."
         raise ConfigError(where, _EXPECTED, shown, hint)
     return nbytes
+
+
+def align_up(nbytes: int, alignment: int) -> int:
+    """Return the smallest multiple of `alignment` that is at least `nbytes`."""
+    return -(-nbytes // alignment) * alignment
 
 
 def format_size(nbytes: int) -> str:

@@ -51,6 +51,10 @@ class Backend(Protocol):
     def machine(self) -> Machine:
         """Where its operands lie."""
 
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether operations of a kind have a kernel, of the backend's own or of the backend that it falls back on."""
+
     def lower(self, graph: Graph) -> Graph:
         """Fix all layouts: return the graph with the bytes of every tensor and with conversions as operations.
 

@@ -44,7 +44,7 @@ class _Pair:
 
 def fuse(graph: Graph) -> Graph:
     """Make one operation of every pair that can be; the tensors between them are gone from the graph."""
-    pairs = _pairs(graph)
+    pairs = _find_pairs(graph)
     tensors = list(graph.tensors)
     changed: dict[int, Op] = {}
     dropped: set[int] = set()
@@ -70,7 +70,7 @@ def fuse(graph: Graph) -> Graph:
             gone.add(between)
         changed[first.id] = replace(first, kind=FUSED[first.kind], outputs=outputs)
     ops = [changed.get(op.id, op) for op in graph.ops if op.id not in dropped]
-    return _numbered(graph, [t for t in tensors if t.id not in gone], ops, served)
+    return _renumber(graph, [t for t in tensors if t.id not in gone], ops, served)
 
 
 def _mask(between: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def _mask(between: Tensor) -> Tensor:
     return replace(between, name=f"{between.name}.mask", dtype=spec.dtype, nbytes=spec.nbytes)
 
 
-def _pairs(graph: Graph) -> list[_Pair]:
+def _find_pairs(graph: Graph) -> list[_Pair]:
     readers = graph.readers()
     gradients = {(op.kind, op.forward_op): op for op in graph.ops if op.phase is Phase.BACKWARD}
     found = []
@@ -98,12 +98,12 @@ def _pairs(graph: Graph) -> list[_Pair]:
     return found
 
 
-def _numbered(graph: Graph, tensors: Sequence[Tensor], ops: Sequence[Op], served: Mapping[int, int]) -> Graph:
+def _renumber(graph: Graph, tensors: Sequence[Tensor], ops: Sequence[Op], served: Mapping[int, int]) -> Graph:
     """Give tensors and operations their places as ids; `served` tells which operation stands for one that is gone."""
     tensor = {t.id: number for number, t in enumerate(tensors)}
     place = {op.id: number for number, op in enumerate(ops)}
 
-    def renumbered(op: Op) -> Op:
+    def renumber(op: Op) -> Op:
         inputs, outputs, updates = (tuple(tensor[t] for t in ids) for ids in (op.inputs, op.outputs, op.updates))
         forward_op = place[served.get(op.forward_op, op.forward_op)]
         return replace(op, id=place[op.id], inputs=inputs, outputs=outputs, updates=updates, forward_op=forward_op)
@@ -111,6 +111,6 @@ def _numbered(graph: Graph, tensors: Sequence[Tensor], ops: Sequence[Op], served
     return replace(
         graph,
         tensors=tuple(replace(t, id=tensor[t.id]) for t in tensors),
-        ops=tuple(map(renumbered, ops)),
+        ops=tuple(map(renumber, ops)),
         outputs=tuple(tensor[t] for t in graph.outputs),
     )

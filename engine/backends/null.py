@@ -20,6 +20,11 @@ class NullBackend:
     name = "null"
     machine = HostMachine()
 
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether operations of a kind can be planned: all can."""
+        return True
+
     def lower(self, graph: Graph) -> Graph:
         """Return the graph as it is."""
         return graph

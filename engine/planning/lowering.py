@@ -1,12 +1,50 @@
-"""From a graph to one in which every byte is known: the backend's fusions and layouts, then the chain's blocks."""
+"""From a graph to one in which every byte is known: the backend's fusions and layouts, then the chain's blocks.
+
+Before anything is planned or any memory is taken, it is settled here that every operation has a declaration and a
+kernel: what is missing is named with its layer.
+"""
 
 from __future__ import annotations
 
 from ...layers.graph import Graph
+from ...layers.kinds import kind_of
+from ...memory.errors import ConfigError
 from ...scheduler.blocks.cut import assign_blocks
 from ..backends.backend import Backend
+from ..backends.cuda.backend import CudaBackend
+from ..backends.onednn import OneDnnBackend
+from ..backends.reference import ReferenceBackend
+
+COMPUTING: tuple[type[Backend], ...] = (CudaBackend, OneDnnBackend, ReferenceBackend)
+"""The backends that are named to a user whose own lacks a kernel."""
 
 
 def lower(graph: Graph, backend: Backend) -> Graph:
-    """Fix operations, layouts and blocks; planners and executors see only what comes out of here."""
-    return assign_blocks(backend.lower(graph))
+    """Fix operations, layouts and blocks; planners and executors see only what comes out of here.
+
+    Raises:
+        GraphError: an operation is of a kind that is not registered.
+        ConfigError: the backend has no kernel for an operation, or does not compute in the type of the graph.
+    """
+    for op in graph.ops:
+        kind_of(op)
+    lowered = backend.lower(graph)
+    require_kernels(lowered, backend)
+    return assign_blocks(lowered)
+
+
+def require_kernels(graph: Graph, backend: Backend) -> None:
+    """Check that a backend computes every operation of a graph that it has lowered.
+
+    Raises:
+        ConfigError: it does not; names the layer, the kind of operation, and the backends that compute it.
+    """
+    for op in graph.ops:
+        if not backend.computes(op.kind):
+            able = [known.name for known in COMPUTING if known.computes(op.kind)]
+            raise ConfigError(
+                f"{op.name} ({op.kind})",
+                f"an operation that the backend {backend.name!r} has a kernel for",
+                f"none for {op.kind!r}",
+                f"Take one of the backends that have one: {', '.join(able)}." if able else "No backend has one.",
+            )

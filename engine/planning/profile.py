@@ -18,7 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ...layers.graph import STATE, Graph, Op
-from ...layers.kinds import overwritten
+from ...layers.kinds import inplace_pairs
 from ...memory.devices.device import Device
 from ...memory.region import Region
 from ...scheduler.plan.costs import CostTable, KernelCost, analytic_seconds, tabulate
@@ -147,7 +147,7 @@ def places(graph: Graph, op: Op, workspace_bytes: int, last_read: Mapping[int, i
         addresses.append(end)
         end += align_up(graph.tensors[t].nbytes)
     over: dict[int, int] = {}
-    for to, source in overwritten(op):
+    for to, source in inplace_pairs(op):
         if to < len(op.outputs) and source < len(op.inputs):
             old, new = graph.tensors[op.inputs[source]], graph.tensors[op.outputs[to]]
             if old.role not in STATE and last_read[old.id] == op.id and old.nbytes == new.nbytes:

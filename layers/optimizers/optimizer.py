@@ -29,8 +29,10 @@ class Optimizer(Protocol):
     def kind(self) -> str:
         """Name of the update operation.
 
-        It must be declared `flat`: it goes over its operands element by element, and where weight, gradient and slots
-        are 0 it leaves them 0. Backends pad tensors in layouts of their own and rely on padding that stays 0.
+        The kind must be declared `flat`: each element of weight and slots follows from the same element of weight,
+        gradient and slots and from the scalars, and where weight, gradient and slots are 0 they stay 0. Backends store
+        tensors in layouts of their own, padded with zeros, run a flat operation over all bytes, and rely on padding
+        that stays 0.
         """
 
     @property
@@ -82,7 +84,9 @@ def require_optimizer(value: object, kinds: Mapping[str, OpKind]) -> None:
     require_members("optimizer", value, MEMBERS, "SGD(0.1, momentum=0.9)")
     optimizer: Optimizer = value  # type: ignore[assignment]  # it has the members
     name = type(value).__name__
-    require_kind(name, optimizer.kind, kinds)
+    if not require_kind(name, optimizer.kind, kinds).flat:
+        hint = "Declare it so if it goes over its operands element by element: OpKind(..., flat=True)."
+        raise ConfigError(f"{name}.kind", "a kind that is declared flat", repr(optimizer.kind), hint)
     require_attrs(name, optimizer.attrs)
     rate = require_rate(f"{name}.learning_rate", optimizer.learning_rate)
     _require_numbers(f"{name}.slots", optimizer.slots)

@@ -16,7 +16,7 @@ def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
     return 6.0 * math.prod(inputs[0].shape)
 
 
-SGD_UPDATE = OpKind("sgd_update", flops=_flops)
+SGD_UPDATE = OpKind("sgd_update", flops=_flops, flat=True)
 KINDS = (SGD_UPDATE,)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from ...layers.graph import Graph, Op, Phase, Role
 from ...layers.kinds import KINDS
-from ...layers.shape import CONVERT
 from ..plan.steps import NO_TENSOR
 
 
@@ -26,7 +25,7 @@ def assign_blocks(graph: Graph) -> Graph:
         if KINDS[op.kind].heavy:
             # A conversion belongs to the operation that it is made for: its backward pass converts the same tensor.
             cut = position
-            while cut and forward[cut - 1].kind == CONVERT.name:
+            while cut and KINDS[forward[cut - 1].kind].converts:
                 cut -= 1
             if heavy and crossing[cut] == 1:
                 block += 1

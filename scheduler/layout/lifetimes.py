@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...layers.graph import FED, STATE, Graph, Role, Tensor
-from ...layers.kinds import KINDS, overwritten
+from ...layers.kinds import KINDS, inplace_pairs
 from ..plan.steps import NO_INSTANCE, NO_TENSOR, PAGE, Fetch, Offload, Run, Step, Wait, align_up
 from .moves import Move, Order, Transfer
 
@@ -247,7 +247,7 @@ def _share(graph: Graph, out: Lifetimes, needed_after: Container[int]) -> None:
             continue
         op = graph.ops[step.op]
         taken: set[int] = set()
-        for to, source in overwritten(op):
+        for to, source in inplace_pairs(op):
             if to >= len(step.outputs) or source >= len(step.inputs):
                 continue
             new, old = step.outputs[to], step.inputs[source]

@@ -17,6 +17,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
 from ...memory.errors import PlanError
+from ...memory.sizes import align_up as round_up
 from ...memory.tiers.tier import TIER_ALIGNMENT
 
 NO_TENSOR = -1
@@ -29,7 +30,7 @@ FORMAT = 3
 
 def align_up(nbytes: int, alignment: int = ALIGNMENT) -> int:
     """Round up to an alignment, by default that of every address in the arena."""
-    return -(-nbytes // alignment) * alignment
+    return round_up(nbytes, alignment)
 
 
 @dataclass(frozen=True, slots=True)

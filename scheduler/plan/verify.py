@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 
 from ...layers.graph import FED, STATE, Graph, Phase
-from ...layers.kinds import KINDS, overwritten
+from ...layers.kinds import KINDS, inplace_pairs
 from ...memory.errors import PlanError
 from .costs import CostTable
 from .state_layout import StateLayout
@@ -168,7 +168,7 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout)
 
 
 def _check_inplace(plan: Plan, graph: Graph, position: int, step: Run, where: str) -> None:
-    allowed = overwritten(graph.ops[step.op])
+    allowed = inplace_pairs(graph.ops[step.op])
     fresh = [n for n in step.outputs if plan.instances[n].birth == position]
     for source, old in enumerate(step.inputs):
         a = plan.instances[old]

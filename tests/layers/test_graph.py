@@ -22,7 +22,7 @@ from bathyal.layers import (
     forward_graph,
     training_graph,
 )
-from bathyal.layers.graph import NO_OP, Part
+from bathyal.layers.graph import NO_OP, Slab
 from bathyal.layers.slabs import split_large
 from bathyal.memory.errors import GraphError
 from bathyal.models import alexnet, resnet18, small_resnet
@@ -91,10 +91,10 @@ def test_fingerprint_sees_every_field() -> None:
         replace(tensor, nbytes=4096),
         replace(tensor, layout="blocked"),
         replace(tensor, initializer=None),
-        replace(tensor, part=Part("whole", (6, 1), 0)),
-        replace(tensor, part=Part("whole", (6, 1), 3)),
-        replace(tensor, part=Part("whole", (7, 1), 3)),
-        replace(tensor, part=Part("other", (7, 1), 3)),
+        replace(tensor, part=Slab("whole", (6, 1), 0)),
+        replace(tensor, part=Slab("whole", (6, 1), 3)),
+        replace(tensor, part=Slab("whole", (7, 1), 3)),
+        replace(tensor, part=Slab("other", (7, 1), 3)),
     ]
     variants = [replace(graph, ops=(o, *graph.ops[1:])) for o in changed_ops]
     variants += [replace(graph, tensors=(graph.tensors[0], t, *graph.tensors[2:])) for t in changed_tensors]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,7 +22,6 @@ from bathyal.layers import (
     forward_graph,
     training_graph,
 )
-from bathyal.layers import modes as modes_module
 from bathyal.layers.graph import Graph, Op, TensorSpec
 from bathyal.layers.kinds import KINDS
 from bathyal.layers.losses.loss import find_target, require_loss
@@ -63,12 +62,14 @@ def _no_loss(inputs: Any, attrs: Any) -> tuple[TensorSpec, ...]:
 
 
 @pytest.fixture(autouse=True)
-def kinds(monkeypatch: pytest.MonkeyPatch) -> dict[str, OpKind]:
-    """The registered kinds, and those of the losses here."""
+def own_kinds() -> Iterator[None]:
+    """The kinds of the losses here are registered as long as a test runs."""
     own = (OpKind("saving", _shapes), OpKind("saving_backward"), OpKind("no_loss", _no_loss))
-    both = {**KINDS, **{kind.name: kind for kind in own}}
-    monkeypatch.setattr(modes_module, "KINDS", MappingProxyType(both))
-    return both
+    for kind in own:
+        KINDS.add(kind.name, kind)
+    yield
+    for kind in own:
+        KINDS.remove(kind.name)
 
 
 def graph_of(network: Any, loss: Any, batch: int = 2) -> Graph:
@@ -147,11 +148,11 @@ class Bare:
         (Saving(metrics=("a", "a")), "Saving.metrics: expected names that are given once"),
     ],
 )
-def test_what_is_missing_is_said(loss: Any, message: str, kinds: dict[str, OpKind]) -> None:
+def test_what_is_missing_is_said(loss: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        require_loss(loss, kinds)
+        require_loss(loss, KINDS)
 
 
-def test_losses_that_have_all_members_are_taken(kinds: dict[str, OpKind]) -> None:
-    require_loss(CrossEntropy(), kinds)
-    require_loss(Saving(), kinds)
+def test_losses_that_have_all_members_are_taken() -> None:
+    require_loss(CrossEntropy(), KINDS)
+    require_loss(Saving(), KINDS)

@@ -135,6 +135,7 @@ class Bare:
         (SGD, "got the class SGD. Call the class"),
         (Bare(), "without attrs, learning_rate, step_scalars"),
         (TwoSlots(kind="adam"), r"TwoSlots.kind: .*registered kind of operation, got 'adam'. .*register_operation"),
+        (TwoSlots(kind="max_pool"), "TwoSlots.kind: expected a kind that is declared flat, got 'max_pool'"),
         (TwoSlots(kind=3), "TwoSlots.kind: .*got 3"),  # type: ignore[arg-type]
         (TwoSlots(attrs=[]), "TwoSlots.attrs: expected a mapping"),
         (TwoSlots(attrs={"betas": [0.9]}), r"TwoSlots.attrs: .*'betas': \[0.9\]"),

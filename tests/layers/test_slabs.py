@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bathyal.layers import SGD, Conv2d, Dropout, Flatten, Graph, Linear, ReLU, Role, Sequential, forward_graph
-from bathyal.layers.graph import Part, Phase, TensorSpec
+from bathyal.layers.graph import Phase, Slab, TensorSpec
 from bathyal.layers.modes import evaluation_graph, prediction_graph, training_graph
 from bathyal.layers.slabs import SLAB_BYTES, slab_rows, split_large
 from bathyal.models import alexnet, vgg16
@@ -87,7 +87,7 @@ def test_parts_make_up_the_whole(dtype: str) -> None:
 
 
 def test_slabs_do_not_depend_on_the_batch() -> None:
-    def parts(batch: int) -> list[tuple[str, Part | None]]:
+    def parts(batch: int) -> list[tuple[str, Slab | None]]:
         graph = split_large(forward_graph(NETWORK, (batch, 3, 5, 5)), LIMIT)
         return [(t.name, t.part) for t in graph.with_role(Role.PARAMETER)]
 

@@ -17,17 +17,17 @@ INFINITY = 0x7F80
 QUIET_NAN = 0x7FC0
 
 
-def widened(bits: Bits) -> Floats:
+def widen(bits: Bits) -> Floats:
     """The numbers as float32, exactly."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-SIZES = widened(np.arange(INFINITY + 1, dtype=np.uint16)).astype(np.float64)
+SIZES = widen(np.arange(INFINITY + 1, dtype=np.uint16)).astype(np.float64)
 """All numbers but the negative ones, at the places that their bits name."""
 SIZES[INFINITY] = 2.0**128  # what would be the next one: from halfway there on, numbers become infinite
 
 
-def rounded(x: npt.NDArray[Any]) -> Bits:
+def round_to_nearest(x: npt.NDArray[Any]) -> Bits:
     """The nearest bfloat16 of each float32; of two the one with an even last bit; some NaN of a NaN."""
     assert x.dtype == np.float32
     with np.errstate(invalid="ignore"):  # of signaling NaN

@@ -12,9 +12,9 @@ import numpy as np
 
 from bathyal.engine.backends.backend import Kernel
 from bathyal.engine.backends.cuda.bfloat16 import from_bfloat16, to_bfloat16
-from bathyal.engine.backends.cuda.request import CHANNELS_LAST
+from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST
+from bathyal.engine.backends.reference.numpy_kernel import OpSpec
 from bathyal.engine.backends.reference.registry import IMPLEMENTATIONS
-from bathyal.engine.backends.reference.variant import OpSpec
 from bathyal.layers.graph import TensorSpec
 from tests.support.cuda_on_cpu import cuda_on_cpu
 

@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bathyal.engine.backends.cuda.program import KernelCall, Program
-from bathyal.engine.backends.cuda.programs import FOLDER, SOURCES
+from bathyal.engine.backends.cuda.kernel_program import KernelCall, KernelProgram
+from bathyal.engine.backends.cuda.kernel_programs import FOLDER, SOURCES
 
 HERE = Path(__file__).parent / "cuda_on_cpu"
 FAULTY = (HERE / "faulty.cu",)
@@ -79,7 +79,7 @@ class CudaOnCpu:
 
     def run(
         self,
-        program: Program,
+        program: KernelProgram,
         memory: npt.NDArray[np.uint8],
         addresses: Sequence[int],
         *,
@@ -103,7 +103,7 @@ class CudaOnCpu:
         self.run_at(program, [base + a for a in addresses], falling=falling, whole_grid=whole_grid)
 
     def run_at(
-        self, program: Program, pointers: Sequence[int], *, falling: bool = False, whole_grid: bool = False
+        self, program: KernelProgram, pointers: Sequence[int], *, falling: bool = False, whole_grid: bool = False
     ) -> None:
         """The same with machine addresses."""
         for call in program.calls:

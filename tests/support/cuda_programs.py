@@ -1,14 +1,12 @@
-"""Runs one operation by the CUDA backend's own kernels on the CPU, and checks how they treat memory.
+"""Runs one operation by the CUDA backend's own kernels on the CPU, in the harness of operations.
 
-Operands lie at multiples of 64 bytes with guard bytes right behind each; all but the inputs is NaN before. An operation
-runs with the whole grid and, as one block goes through all, with the least; each from the first thread to the last and
-from the last to the first. The bits of all four must be the same, the guards and all inputs that it does not overwrite
-as before. Tensors in bfloat16 are arrays of uint16, a type that no other tensor has.
+An operation runs with the whole grid and, as one block goes through all, with the least; each from the first thread to
+the last and from the last to the first. The bits of all four must be the same. Tensors in bfloat16 are arrays of
+uint16, a type that no other tensor has.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,28 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bathyal.engine.backends.cuda.program import Program
-from bathyal.engine.backends.cuda.programs import PROGRAMS
-from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Operand, Request
-from bathyal.layers.graph import TensorSpec
+from bathyal.engine.backends.backend import Kernel, Launch
+from bathyal.engine.backends.cuda.kernel_program import KernelProgram
+from bathyal.engine.backends.cuda.kernel_programs import PROGRAMS
+from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST, PLAIN, Operand, OpRequest
+from bathyal.layers.graph import Graph, Op, Tensor, TensorSpec
 from bathyal.layers.kinds import KINDS
-from tests.support.cuda_on_cpu import CudaOnCpu, cuda_on_cpu
+from bathyal.memory.arena import Arena
+from bathyal.memory.sizes import align_up
+from tests.support.cuda_on_cpu import cuda_on_cpu
+from tests.support.operation_harness import ALIGNMENT, GUARD_BYTES, OperationHarness, Result
 
 Array = npt.NDArray[Any]
 
-GUARD_BYTES = 64
-POISON = 0xFF
-"""Every float of these bytes is a NaN."""
 WAYS = ((False, False), (True, False), (False, True), (True, True))
 """(falling, whole grid)."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run left behind: outputs, and the inputs afterwards."""
-
-    outputs: list[Array]
-    inputs: list[Array]
 
 
 def usual_layout(shape: Sequence[int]) -> str:
@@ -46,29 +37,27 @@ def usual_layout(shape: Sequence[int]) -> str:
 
 
 def operand(spec: TensorSpec, layout: str | None = None) -> Operand:
+    """An operand in a layout, by default the usual one."""
     return Operand(spec, usual_layout(spec.shape) if layout is None else layout)
 
 
 def spec(array: Array) -> TensorSpec:
+    """The shape and the element type that an array stands for."""
     return TensorSpec(array.shape, "bfloat16" if array.dtype == np.uint16 else str(array.dtype))
 
 
-def numpy_type(spec: TensorSpec) -> np.dtype[Any]:
-    """What an array of such a tensor's elements has."""
-    return np.dtype(np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+def stored_spec(spec: TensorSpec) -> TensorSpec:
+    """The shape and numpy's element type of the array that stands for a tensor."""
+    return TensorSpec(spec.shape, "uint16" if spec.dtype == "bfloat16" else spec.dtype)
 
 
-def nbytes(spec: TensorSpec) -> int:
-    return math.prod(spec.shape) * numpy_type(spec).itemsize
-
-
-def stored(values: Array, layout: str) -> Array:
+def store(values: Array, layout: str) -> Array:
     """The elements of a logical tensor in the order in which they lie."""
     return np.ascontiguousarray(values.transpose(0, 2, 3, 1) if layout == CHANNELS_LAST else values).reshape(-1)
 
 
 def logical(flat: Array, shape: tuple[int, ...], layout: str) -> Array:
-    """Undo `stored`."""
+    """Undo `store`."""
     if layout != CHANNELS_LAST:
         return flat.reshape(shape)
     n, c, h, w = shape
@@ -81,7 +70,7 @@ def request_for(
     attrs: Mapping[str, Any] | None = None,
     outputs: Sequence[TensorSpec] | None = None,
     layouts: Sequence[str] | None = None,
-) -> Request:
+) -> OpRequest:
     """A request; outputs by the kind's shape rule, layouts of inputs and outputs as usual where they are not given."""
     attrs = attrs or {}
     if outputs is None:
@@ -91,7 +80,45 @@ def request_for(
     specs = [*(spec(a) for a in inputs), *outputs]
     chosen = [usual_layout(s.shape) for s in specs] if layouts is None else layouts
     operands = tuple(Operand(s, layout) for s, layout in zip(specs, chosen, strict=True))
-    return Request(kind, operands[: len(inputs)], operands[len(inputs) :], attrs)
+    return OpRequest(kind, operands[: len(inputs)], operands[len(inputs) :], attrs)
+
+
+@dataclass(frozen=True)
+class OneProgram:
+    """What the harness takes for a backend: a program of kernels for whatever operation it is given.
+
+    Attributes:
+        program: that is run.
+        falling: whether blocks and threads run from the last to the first.
+        whole_grid: whether all run that the program asks for.
+    """
+
+    program: KernelProgram
+    falling: bool
+    whole_grid: bool
+
+    def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
+        """The program is the one kernel."""
+        return (Kernel("own", self.program.workspace_bytes),)
+
+    def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Arena) -> Launch:
+        """Run the program on addresses of the arena."""
+        kernels, base = cuda_on_cpu(), arena.base
+
+        def launch(addresses: Sequence[int]) -> None:
+            pointers = [base + address for address in addresses]
+            kernels.run_at(self.program, pointers, falling=self.falling, whole_grid=self.whole_grid)
+
+        return launch
+
+    def encode(self, tensor: Tensor, values: Array) -> npt.NDArray[np.uint8]:
+        """The bytes in the order of the tensor's layout."""
+        assert (values.shape, str(values.dtype)) == (tensor.shape, tensor.dtype)
+        return store(values, tensor.layout).view(np.uint8)
+
+    def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> Array:
+        """Undo `encode`."""
+        return logical(content.copy().view(tensor.dtype), tensor.shape, tensor.layout)
 
 
 def compute(
@@ -107,6 +134,11 @@ def compute(
     """Run one kind of operation in all ways.
 
     Args:
+        kind: its name.
+        inputs: logical values.
+        attrs: of the operation.
+        outputs: needed for kinds without a shape rule.
+        layouts: of inputs and outputs; as usual by default.
         alias: (output, input) at one address.
         updates: inputs that it overwrites.
     """
@@ -115,63 +147,35 @@ def compute(
 
 
 def run(
-    program: Program,
-    request: Request,
+    program: KernelProgram,
+    request: OpRequest,
     inputs: Sequence[Array],
     *,
     alias: tuple[int, int] | None = None,
     updates: Sequence[int] = (),
 ) -> Result:
     """Run a program in all ways; the operands are those of `request`."""
-    kernels = cuda_on_cpu()
-    (first, after), *others = [_once(kernels, program, request, inputs, alias, updates, way) for way in WAYS]
-    for way, (found, _) in zip(WAYS[1:], others, strict=True):
-        np.testing.assert_array_equal(found, first, f"{request.kind}: other bits with {way}")
-    return after
-
-
-def _once(
-    kernels: CudaOnCpu,
-    program: Program,
-    request: Request,
-    inputs: Sequence[Array],
-    alias: tuple[int, int] | None,
-    updates: Sequence[int],
-    way: tuple[bool, bool],
-) -> tuple[Array, Result]:
     operands = (*request.inputs, *request.outputs)
-    sizes = [nbytes(o.spec) for o in operands] + [program.workspace_bytes]
-    addresses: list[int] = []
-    guards = [(0, GUARD_BYTES)]
-    end = GUARD_BYTES
-    for position, size in enumerate(sizes):
-        if alias is not None and position == len(inputs) + alias[0]:
-            addresses.append(addresses[alias[1]])
-            continue
-        addresses.append(end)
-        last = end + size
-        end = -(-last // 64) * 64 + GUARD_BYTES
-        guards.append((last, end))
-    room = np.full(end + 64, POISON, np.uint8)
-    start = -room.ctypes.data % 64
-    memory = room[start : start + end]
-    flats = [stored(a, o.layout) for a, o in zip(inputs, request.inputs, strict=True)]
-    for flat, address in zip(flats, addresses, strict=False):
-        memory[address : address + flat.nbytes] = flat.view(np.uint8)
-    falling, whole = way
-    kernels.run(program, memory, addresses, falling=falling, whole_grid=whole)
-    for first, last in guards:
-        assert (memory[first:last] == POISON).all(), f"{request.kind} wrote outside its operands, near {first}"
-    left = [
-        memory[a : a + size].view(numpy_type(o.spec)).copy()
-        for o, a, size in zip(operands, addresses, sizes, strict=False)
-    ]
-    for position, (flat, found) in enumerate(zip(flats, left, strict=False)):
-        if position not in updates and (alias is None or alias[1] != position):
-            assert flat.tobytes() == found.tobytes(), f"{request.kind} wrote its input {position}"
-    values = [logical(flat, o.spec.shape, o.layout) for flat, o in zip(left, operands, strict=True)]
-    written = np.concatenate([f.view(np.uint8) for f in left])
-    return written, Result(values[len(inputs) :], values[: len(inputs)])
+    room = sum(align_up(stored_spec(o.spec).nbytes, ALIGNMENT) + GUARD_BYTES for o in operands)
+    room += align_up(program.workspace_bytes, ALIGNMENT) + 2 * GUARD_BYTES
+    results = []
+    with Arena(room) as arena:
+        for way in WAYS:
+            harness = OperationHarness(OneProgram(program, *way), arena)
+            graph, op = harness.operation(
+                request.kind,
+                inputs,
+                request.attrs,
+                [stored_spec(o.spec) for o in request.outputs],
+                updates=updates,
+                layouts=[o.layout for o in operands],
+            )
+            results.append(harness.run(graph, op, inputs, alias=alias))
+    first, *others = results
+    for way, found in zip(WAYS[1:], others, strict=True):
+        for ours, exact in zip((*found.inputs, *found.outputs), (*first.inputs, *first.outputs), strict=True):
+            assert ours.tobytes() == exact.tobytes(), f"{request.kind}: other bits with {way}"
+    return first
 
 
 def same_bits(ours: Array, exact: Array) -> None:

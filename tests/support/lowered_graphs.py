@@ -1,10 +1,8 @@
 """Runs a lowered graph one operation at a time and compares every tensor with the reference backend's.
 
 Each operation gets the reference's values as its inputs (or noise, as gradients), so that an error is found where it
-arises. Tensors lie at
-multiples of 64 with guard bytes between them in an arena full of NaN, the workspace is NaN before every run, and after
-every run the guards, the inputs that the operation does not overwrite, and the zeros in the padding of layouts must be
-as they should.
+arises. Every tensor of the graph has its own place, laid out and guarded as `operation_harness.py` does it, and the
+workspace is NaN before every run.
 """
 
 from __future__ import annotations
@@ -22,24 +20,12 @@ from bathyal.layers.graph import FED, Graph, Op, Role, Tensor
 from bathyal.layers.initializers import initialize
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.arena import Arena
+from bathyal.memory.sizes import align_up
+from tests.support.operation_harness import ALIGNMENT, GUARD_BYTES, POISON, place, read_content, relative_distance
 
 Array = npt.NDArray[Any]
 
-GUARD_BYTES = 64
-POISON = 0xFF
-"""Every float of these bytes is a NaN."""
 TOLERANCE = 1e-5
-
-
-def aligned(nbytes: int) -> int:
-    """The next multiple of 64."""
-    return -(-nbytes // 64) * 64
-
-
-def relative_distance(ours: Array, exact: Array) -> float:
-    """L2 norm of the difference over that of `exact`, in float64."""
-    difference = np.linalg.norm(ours.astype(np.float64) - exact.astype(np.float64))
-    return float(difference / (np.linalg.norm(exact.astype(np.float64)) or 1.0))
 
 
 class Memory:
@@ -47,22 +33,13 @@ class Memory:
 
     def __init__(self, graph: Graph, backend: Backend, shift: int = 0) -> None:
         self.graph, self.backend = graph, backend
-        end = GUARD_BYTES * (1 + shift)
-        self.addresses = []
-        guards = [(0, end)]
-        for tensor in graph.tensors:
-            self.addresses.append(end)
-            after = end + tensor.nbytes
-            end = aligned(after) + GUARD_BYTES
-            guards.append((after, end))
-        self.workspace = end
         self.workspace_bytes = max(
             (k.workspace_bytes for op in graph.ops for k in backend.kernels(graph, op)), default=0
         )
-        self.arena = Arena(aligned(end + self.workspace_bytes) + GUARD_BYTES)
-        self._guards = np.zeros(self.arena.nbytes, bool)
-        for first, last in guards:
-            self._guards[first:last] = True
+        self._placement = place([t.nbytes for t in graph.tensors], shift)
+        self.addresses = self._placement.addresses
+        self.workspace = self._placement.end
+        self.arena = Arena(align_up(self.workspace + self.workspace_bytes, ALIGNMENT) + GUARD_BYTES)
         self.arena.poison(POISON, 0, self.arena.nbytes)
 
     def content(self, tensor: int) -> Array:
@@ -72,11 +49,7 @@ class Memory:
 
     def read(self, tensor: int) -> Array:
         """Plain values of a tensor, whose padding must be zero."""
-        t, content = self.graph.tensors[tensor], self.content(tensor)
-        values = self.backend.decode(t, content)
-        if t.layout:
-            assert (self.backend.encode(t, values) == content).all(), f"the padding of {t.name} is not zero"
-        return values
+        return read_content(self.backend, self.graph.tensors[tensor], self.content(tensor))
 
     def write(self, tensor: int, values: Array) -> None:
         """Overwrite a tensor with plain values."""
@@ -92,7 +65,7 @@ class Memory:
         launch = self.backend.bind(self.graph, op, kernel, repeat, self.arena)
         places = [self.addresses[t] for t in (*op.inputs, *op.outputs)]
         launch([*places, self.workspace if nbytes else NO_WORKSPACE])
-        assert (self.arena.memory[self._guards] == POISON).all(), f"{op.kind} wrote between its operands"
+        self._placement.check_guards(self.arena.memory, POISON, op.kind)
         beyond = self.arena.memory[self.workspace + nbytes :]
         assert (beyond == POISON).all(), f"{op.kind} wrote beyond its workspace of {nbytes} bytes"
         for tensor, content in zip(unchanged, before, strict=True):

@@ -16,15 +16,17 @@ import numpy.typing as npt
 from ....layers.graph import Graph, Op, Signature, Tensor
 from ....layers.kinds import KINDS
 from ....memory.devices.device import Machine
-from ....memory.errors import DataError, DeviceError, unreachable
+from ....memory.errors import DataError, unreachable
 from ....memory.region import Region
 from ..backend import Kernel, Launch
 from ..reference import ReferenceBackend
 from .bfloat16 import from_bfloat16, to_bfloat16
+from .graphs import CUDNN_GRAPHS
+from .kernel_programs import PROGRAMS
 from .library import Launcher, Library
 from .lowering import lower
-from .parts import Part, Placed, Product, is_computed, parts
-from .request import CHANNELS_LAST, Request, operand
+from .op_request import CHANNELS_LAST, OpRequest, operand
+from .parts import PRODUCTS, Part, Product, ProgramPart, parts
 
 FIRST_LAST = (0, 2, 3, 1)
 """Axes (N, C, H, W) in the order in which channels-last memory holds them."""
@@ -51,6 +53,11 @@ class CudaBackend:
         self._kernels: dict[Signature, tuple[Kernel, ...]] = {}
         self._launches: WeakValueDictionary[tuple[int, int, Signature, int, bool], Launch] = WeakValueDictionary()
 
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether cuDNN, cuBLAS or a kernel of the backend's own computes operations of a kind; there is no fallback."""
+        return kind in PROGRAMS or kind in PRODUCTS or kind in CUDNN_GRAPHS
+
     def lower(self, graph: Graph) -> Graph:
         """Fuse and give every tensor its layout; raises ConfigError for other types than float32."""
         return lower(graph, self._math)
@@ -66,18 +73,18 @@ class CudaBackend:
             made = self._of(graph, op, signature)
             least = max((self._workspace_bytes(part) for part in made), default=0)
             choices = next(
-                (self._library.graph_kernels(p) for p in made if isinstance(p, Request)), (Kernel("own", 0),)
+                (self._library.graph_kernels(p) for p in made if isinstance(p, OpRequest)), (Kernel("own", 0),)
             )
             self._kernels[signature] = tuple(Kernel(k.name, max(k.workspace_bytes, least)) for k in choices)
         return self._kernels[signature]
 
     def _workspace_bytes(self, part: Part) -> int:
         match part:
-            case Request():
+            case OpRequest():
                 return 0  # each of its kernels has its own
             case Product():
                 return self._library.product_workspace_bytes
-            case Placed():
+            case ProgramPart():
                 return part.program.workspace_bytes
             case _:
                 unreachable(part)
@@ -99,11 +106,11 @@ class CudaBackend:
 
     def _launcher(self, part: Part, kernel: int, repeat: bool, stream: int) -> Launcher:
         match part:
-            case Request():
+            case OpRequest():
                 return self._library.graph(part, kernel, repeat, stream)
             case Product():
                 return self._library.product(part, stream)
-            case Placed():
+            case ProgramPart():
                 return self._library.program(part.program, part.operands, stream)
             case _:
                 unreachable(part)
@@ -111,10 +118,8 @@ class CudaBackend:
     def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[Part, ...]:
         found = self._parts.get(signature)
         if found is None:
-            if not is_computed(op.kind):
-                raise DeviceError(f"{op.name} ({op.kind})", "a kind that the backend 'cuda' computes", op.kind)
             inputs, outputs = (tuple(operand(graph.tensors[t]) for t in ids) for ids in (op.inputs, op.outputs))
-            found = self._parts[signature] = parts(Request(op.kind, inputs, outputs, op.attrs))
+            found = self._parts[signature] = parts(OpRequest(op.kind, inputs, outputs, op.attrs))
         return found
 
     def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:

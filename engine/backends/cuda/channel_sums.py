@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from ....memory.errors import DeviceError
-from .program import (
+from .kernel_program import (
     ELEMENT_TYPES,
     FLOAT32,
     MOST_BLOCKS,
     ElementType,
     KernelCall,
+    KernelProgram,
     Pointer,
-    Program,
-    between,
-    blocked,
+    conversion_suffix,
+    launch_blocks,
     pointers,
 )
 
@@ -26,7 +26,7 @@ LEAST_ROWS = 64
 
 def channel_means(
     groups: int, rows: int, channels: int, source: ElementType, target: ElementType, divisor: int | None = None
-) -> Program:
+) -> KernelProgram:
     """The sums of each group of rows, divided by the rows of a group or by `divisor`.
 
     Operands: x (groups, rows, channels) of type `source`, y (groups, channels) of type `target`, which is float32 or
@@ -37,10 +37,10 @@ def channel_means(
     splits = max(1, min(MOST_BLOCKS // 2 // tiles, -(-rows // LEAST_ROWS)))
     by = rows if divisor is None else divisor
     if splits == 1:
-        function = "channel_means" + between(source, target)
-        return Program((_sums(function, tiles, pointers(0, 1), groups, rows, channels, 1, by),))
+        function = "channel_means" + conversion_suffix(source, target)
+        return KernelProgram((_sums(function, tiles, pointers(0, 1), groups, rows, channels, 1, by),))
     sums, totals = "channel_sums" + source.suffix, "channel_totals" + target.suffix
-    return Program(
+    return KernelProgram(
         (
             _sums(sums, tiles * splits, pointers(0, 2), groups, rows, channels, splits, 1),
             _sums(totals, tiles, pointers(2, 1), groups, splits, channels, 1, by),
@@ -51,10 +51,10 @@ def channel_means(
 
 def _sums(function: str, pieces: int, operands: tuple[Pointer, ...], *sizes: int) -> KernelCall:
     *counts, divisor = sizes
-    return blocked(function, pieces, operands, *(np.int64(c) for c in counts), np.float64(divisor))
+    return launch_blocks(function, pieces, operands, *(np.int64(c) for c in counts), np.float64(divisor))
 
 
-def bias_gradient(shape: tuple[int, ...], dtype: str = FLOAT32.name) -> Program:
+def bias_gradient(shape: tuple[int, ...], dtype: str = FLOAT32.name) -> KernelProgram:
     """The gradient of a bias: the sum of dy over all axes but the channels'.
 
     Operands: dy, channels-last (N, C, H, W) or plain (N, F), of logical shape `shape`; db (C,) or (F,) in float32.

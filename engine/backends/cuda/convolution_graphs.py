@@ -7,30 +7,30 @@ and pixels, is not part of it.
 from __future__ import annotations
 
 from ....layers.operations import Attrs
-from .draft import Draft
-from .request import Operand, Request
+from .cudnn_graph import CudnnGraph
+from .op_request import Operand, OpRequest
 
 
-def conv2d(draft: Draft, request: Request) -> None:
+def conv2d(graph: CudnnGraph, request: OpRequest) -> None:
     """(x, weight[, bias]) → y."""
-    x, weight = (draft.operand(i, request.inputs[i]) for i in (0, 1))
-    y = draft.convolution(x, weight, _geometry(request.attrs))
+    x, weight = (graph.operand(i, request.inputs[i]) for i in (0, 1))
+    y = graph.convolution(x, weight, _geometry(request.attrs))
     if len(request.inputs) == 3:
-        y = draft.add(y, draft.operand(2, request.inputs[2]))
-    draft.result(y, len(request.inputs), request.outputs[0])
+        y = graph.add(y, graph.operand(2, request.inputs[2]))
+    graph.result(y, len(request.inputs), request.outputs[0])
 
 
-def conv2d_backward_data(draft: Draft, request: Request) -> None:
+def conv2d_backward_data(graph: CudnnGraph, request: OpRequest) -> None:
     """(dy, weight) → dx."""
-    dy, weight = (draft.operand(i, request.inputs[i]) for i in (0, 1))
-    draft.result(draft.convolution_data(dy, weight, _geometry(request.attrs)), 2, request.outputs[0])
+    dy, weight = (graph.operand(i, request.inputs[i]) for i in (0, 1))
+    graph.result(graph.convolution_data(dy, weight, _geometry(request.attrs)), 2, request.outputs[0])
 
 
-def conv2d_backward_weights(draft: Draft, request: Request) -> None:
+def conv2d_backward_weights(graph: CudnnGraph, request: OpRequest) -> None:
     """(x, dy) → dweight; a second output, the bias' gradient, is left to another kernel."""
-    x, dy = (draft.operand(i, request.inputs[i]) for i in (0, 1))
+    x, dy = (graph.operand(i, request.inputs[i]) for i in (0, 1))
     dw: Operand = request.outputs[0]
-    draft.result(draft.convolution_weights(x, dy, _geometry(request.attrs)), 2, dw)
+    graph.result(graph.convolution_weights(x, dy, _geometry(request.attrs)), 2, dw)
 
 
 def _geometry(attrs: Attrs) -> dict[str, list[int]]:

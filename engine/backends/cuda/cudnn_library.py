@@ -1,6 +1,6 @@
 """cuDNN through the graph API of its Python package: the only file that imports the module `cudnn`.
 
-A library makes drafts, to which a recipe adds operations, and builds the plans that cuDNN ranks for a finished draft.
+A library makes empty graphs, to which a function adds an operation, and builds the plans that cuDNN ranks for the graph.
 Nothing is imported before a library is made. With the properties of a device as text no device is needed, but for
 running: heuristics and workspace sizes are those of the device described; a library of the name libcuda.so.1 must be
 there all the same, as part of cuDNN is linked against it.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....memory.errors import DeviceError
-from .draft import Draft
+from .cudnn_graph import CudnnGraph
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ INSTALL = "Install it with: pip install 'bathyal[cuda13]', or 'bathyal[cuda12]' 
 NEVER = ("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 
 
-def described_device(name: str) -> str:
+def device_description(name: str) -> str:
     """The properties of a device that the package describes, as JSON text: values of its data sheet.
 
     Raises:
@@ -41,29 +41,29 @@ def described_device(name: str) -> str:
     return (folder / f"{name}.json").read_text()
 
 
-Recipe = Callable[[Draft], None]
-"""Adds an operation to a draft: what is left open is the draft alone, as every list of plans needs a new one."""
+AddOperation = Callable[[CudnnGraph], None]
+"""Adds an operation to an empty graph. It is called once for each list of plans, since every list needs a new graph."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One plan of cuDNN for a draft; built.
+class EnginePlan:
+    """One plan of cuDNN for a graph; it has been built.
 
     Attributes:
         name: of its engine and its settings.
         workspace_bytes: what it needs while it runs.
-        draft: that it runs.
-        index: in the list of the draft's graph.
+        graph: what the plan computes.
+        index: its place in the list of plans of that graph.
     """
 
     name: str
     workspace_bytes: int
-    draft: Draft
+    graph: CudnnGraph
     index: int
 
     def run(self, addresses: Mapping[int, int], workspace: int, handle: Any) -> None:
         """Queue the plan on the stream of `handle`; `addresses` by number of the tensor, those of scalars on the host."""
-        self.draft.graph.execute_plan_at_index(addresses, workspace, self.index, handle=handle)
+        self.graph.pygraph.execute_plan_at_index(addresses, workspace, self.index, handle=handle)
 
 
 class CudnnLibrary:
@@ -83,7 +83,7 @@ class CudnnLibrary:
         try:
             self._version = str(self._module.backend_version_string())
         except Exception as error:  # the package has no base class of its own for errors
-            raise DeviceError("cuda", "the library libcudnn.so.9", _short(error), INSTALL) from error
+            raise DeviceError("cuda", "the library libcudnn.so.9", _shorten(error), INSTALL) from error
         self._device: dict[str, Any] = {}
         try:
             if properties is None:
@@ -92,7 +92,7 @@ class CudnnLibrary:
                 self._device["device_property"] = self._module.create_device_properties(properties)
         except Exception as error:
             hint = "It comes with the driver, not with Python packages."
-            raise DeviceError("cuda", "a driver (libcuda.so.1) and a device", _short(error), hint) from error
+            raise DeviceError("cuda", "a driver (libcuda.so.1) and a device", _shorten(error), hint) from error
 
     def version(self) -> str:
         """Name the library's and the package's version, on which results to the bit depend."""
@@ -108,26 +108,28 @@ class CudnnLibrary:
             handle = self._module.create_handle()
             self._module.set_stream(handle, stream)
         except Exception as error:
-            raise DeviceError("cuda", "a device that cuDNN can use", _short(error)) from error
+            raise DeviceError("cuda", "a device that cuDNN can use", _shorten(error)) from error
         return handle
 
     def close_handle(self, handle: Any) -> None:
         """Give back what `open_handle` made."""
         self._module.destroy_handle(handle)
 
-    def draft(self) -> Draft:
-        """An empty draft: intermediate tensors and sums in float32."""
+    def new_graph(self) -> CudnnGraph:
+        """Make an empty graph, whose intermediate tensors and sums are of float32."""
         single = self._module.data_type.FLOAT
-        graph = self._module.pygraph(
+        pygraph = self._module.pygraph(
             io_data_type=single, intermediate_data_type=single, compute_data_type=single, **self._device
         )
-        return Draft(self._module, graph)
+        return CudnnGraph(self._module, pygraph)
 
-    def plans(self, recipe: Recipe, strict: bool, modes: Sequence[str], compiled: bool) -> Iterator[Plan]:
+    def plans(
+        self, add_operation: AddOperation, strict: bool, modes: Sequence[str], compiled: bool
+    ) -> Iterator[EnginePlan]:
         """Build one after the other the plans that cuDNN ranks, leaving out those that cannot be built.
 
         Args:
-            recipe: of the operation.
+            add_operation: adds the operation to an empty graph.
             strict: whether to leave out all that use tensor cores. Element-wise plans are marked so too, which multiply
                 no matrices.
             modes: cuDNN's heuristics: "A" ranks by the speed that it expects, "FALLBACK" lists what works anywhere.
@@ -136,38 +138,38 @@ class CudnnLibrary:
         Raises:
             DeviceError: cuDNN knows no engine for the operation; its reason is the `actual` field.
         """
-        draft = self._ranked(recipe, strict, modes, compiled)
-        graph = draft.graph
-        for index in range(graph.get_execution_plan_count()):
+        graph = self._rank(add_operation, strict, modes, compiled)
+        pygraph = graph.pygraph
+        for index in range(pygraph.get_execution_plan_count()):
             try:
-                graph.build_plan_at_index(index)
-                plan = Plan(
-                    str(graph.get_plan_name_at_index(index)),
-                    int(graph.get_workspace_size_plan_at_index(index)),
-                    draft,
+                pygraph.build_plan_at_index(index)
+                plan = EnginePlan(
+                    str(pygraph.get_plan_name_at_index(index)),
+                    int(pygraph.get_workspace_size_plan_at_index(index)),
+                    graph,
                     index,
                 )
             except Exception as error:  # left out by its notes, or its engine refuses the shapes
-                logger.debug("plan %d of %s: %s", index, modes, _short(error))
+                logger.debug("plan %d of %s: %s", index, modes, _shorten(error))
                 continue
             yield plan
 
-    def _ranked(self, recipe: Recipe, strict: bool, modes: Sequence[str], compiled: bool) -> Draft:
+    def _rank(self, add_operation: AddOperation, strict: bool, modes: Sequence[str], compiled: bool) -> CudnnGraph:
         module = self._module
-        draft = self.draft()
-        recipe(draft)
-        graph = draft.graph
+        graph = self.new_graph()
+        add_operation(graph)
+        pygraph = graph.pygraph
         barred = (*NEVER, "TENSOR_CORE") if strict else NEVER
         try:
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([getattr(module.heur_mode, mode) for mode in modes])
-            graph.deselect_numeric_notes([getattr(module.numerical_note, note) for note in barred])
+            pygraph.validate()
+            pygraph.build_operation_graph()
+            pygraph.create_execution_plans([getattr(module.heur_mode, mode) for mode in modes])
+            pygraph.deselect_numeric_notes([getattr(module.numerical_note, note) for note in barred])
             if not compiled:
-                graph.deselect_behavior_notes([module.behavior_note.RUNTIME_COMPILATION])
+                pygraph.deselect_behavior_notes([module.behavior_note.RUNTIME_COMPILATION])
         except Exception as error:
-            raise DeviceError("cuda", f"an engine of cuDNN {self._version}", _short(error)) from error
-        return draft
+            raise DeviceError("cuda", f"an engine of cuDNN {self._version}", _shorten(error)) from error
+        return graph
 
 
 def _package() -> Any:
@@ -177,7 +179,7 @@ def _package() -> Any:
         raise DeviceError("cuda", "the Python package nvidia-cudnn-frontend", str(error), INSTALL) from error
 
 
-def _short(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     """What cuDNN says, in a line: its first words and the reasons of its engines, each once."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     reasons = dict.fromkeys(line.split("Reason:", 1)[1].strip() for line in lines if "Reason:" in line)

@@ -7,31 +7,40 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .program import Program, each, element_type, elements, plain_alike, pointers, require, same_order
-from .request import PLAIN, Request
+from .kernel_program import (
+    KernelProgram,
+    element_type,
+    elements,
+    launch_items,
+    plain_alike,
+    pointers,
+    require,
+    same_order,
+)
+from .op_request import PLAIN, OpRequest
 
 BLOCK = 8
 """Numbers that the generator makes at a time."""
 
 
-def _dropout(request: Request) -> Program:
+def _dropout(request: OpRequest) -> KernelProgram:
     (x, _), (y,) = request.inputs, request.outputs
     suffix = element_type(request, x, y).suffix
     require(same_order(x, y), request, "tensors of one shape and layout")
     p, count, shape = request.attrs["p"], elements(x), x.spec.shape
     drawn = np.int64(request.attrs["stream"]), np.float32(p), np.float32(1.0 / (1.0 - p))
     if x.layout == PLAIN or plain_alike(shape):
-        call = each("dropout_plain" + suffix, -(-count // BLOCK), pointers(0, 1, 2), np.int64(count), *drawn)
+        call = launch_items("dropout_plain" + suffix, -(-count // BLOCK), pointers(0, 1, 2), np.int64(count), *drawn)
     else:
         planes, pixels = shape[0] * shape[1], shape[2] * shape[3]
         # A plane that begins at the last number of a block touches the most.
         runs = (pixels - 1 + BLOCK - 1) // BLOCK + 1
         sizes = (np.int64(planes), np.int64(shape[1]), np.int64(pixels), np.int64(runs))
-        call = each("dropout_channels_last" + suffix, planes * runs, pointers(0, 1, 2), *sizes, *drawn)
-    return Program((call,))
+        call = launch_items("dropout_channels_last" + suffix, planes * runs, pointers(0, 1, 2), *sizes, *drawn)
+    return KernelProgram((call,))
 
 
-DROPOUT: Mapping[str, Callable[[Request], Program]] = MappingProxyType(
+DROPOUT: Mapping[str, Callable[[OpRequest], KernelProgram]] = MappingProxyType(
     {"dropout_training": _dropout, "dropout_backward": _dropout}
 )
 """By kind; both may run in place."""

@@ -7,31 +7,42 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .program import FLOAT32, Program, each, element_type, elements, flat, packed, pointers, require, same_order
-from .request import Request
+from .kernel_program import (
+    FLOAT32,
+    KernelProgram,
+    choose_pack,
+    element_type,
+    elements,
+    launch_flat,
+    launch_items,
+    pointers,
+    require,
+    same_order,
+)
+from .op_request import OpRequest
 
 
-def _elementwise(function: str) -> Callable[[Request], Program]:
-    def program(request: Request) -> Program:
+def _elementwise(function: str) -> Callable[[OpRequest], KernelProgram]:
+    def program(request: OpRequest) -> KernelProgram:
         operands = (*request.inputs, *request.outputs)
         element = element_type(request, *operands)
         require(all(same_order(operands[0], o) for o in operands), request, "tensors of one shape and layout")
-        return Program((flat(function, element, elements(operands[0]), pointers(*range(len(operands)))),))
+        return KernelProgram((launch_flat(function, element, elements(operands[0]), pointers(*range(len(operands)))),))
 
     return program
 
 
-def bias_add(rows: int, features: int) -> Program:
+def bias_add(rows: int, features: int) -> KernelProgram:
     """Add a bias to each row in place, in float32: y ← y + bias.
 
     Operands: y (rows, features), bias (features,).
     """
-    function, pack = packed("bias_add", FLOAT32, features)
+    function, pack = choose_pack("bias_add", FLOAT32, features)
     count = rows * features
-    return Program((each(function, count // pack, pointers(0, 1), np.int64(count), np.int64(features)),))
+    return KernelProgram((launch_items(function, count // pack, pointers(0, 1), np.int64(count), np.int64(features)),))
 
 
-ELEMENTWISE: Mapping[str, Callable[[Request], Program]] = MappingProxyType(
+ELEMENTWISE: Mapping[str, Callable[[OpRequest], KernelProgram]] = MappingProxyType(
     {
         "relu": _elementwise("relu"),
         "relu_backward": _elementwise("relu_backward"),

@@ -17,17 +17,18 @@ import numpy as np
 from ....memory.cuda.device import CudaMachine, device_name
 from ....memory.cuda.runtime import CudaRuntime
 from ....memory.errors import DeviceError
+from ....memory.sizes import align_up
 from ....scheduler.plan.steps import ALIGNMENT
 from ..backend import Kernel
 from .backend import CudaBackend
 from .cudnn_library import INSTALL, CudnnLibrary
 from .graphs import ALIGNMENT as WORKSPACE_ALIGNMENT
 from .graphs import Graphs
+from .kernel_program import KernelCall, KernelProgram
+from .kernel_programs import source_text
 from .library import Launcher
+from .op_request import OpRequest
 from .parts import Product
-from .program import KernelCall, Program
-from .programs import source_text
-from .request import Request
 
 OPTIONS = ("-std=c++17",)
 TF32_MATH = 3
@@ -60,7 +61,7 @@ class GpuLibrary:
         self._functions: dict[str, Any] = {}
         self._streams: dict[int, Any] = {}
 
-    def graph_kernels(self, request: Request) -> tuple[Kernel, ...]:
+    def graph_kernels(self, request: OpRequest) -> tuple[Kernel, ...]:
         """The plans of cuDNN for a request; raises DeviceError where it has no engine.
 
         A workspace has room to be rounded up to what cuDNN wants, as plans align less.
@@ -70,14 +71,14 @@ class GpuLibrary:
             for k in self._graphs.operation(request).kernels
         )
 
-    def graph(self, request: Request, kernel: int, repeat: bool, stream: int) -> Launcher:
+    def graph(self, request: OpRequest, kernel: int, repeat: bool, stream: int) -> Launcher:
         """What runs a plan of cuDNN."""
         if stream not in self._cudnn_handles:
             self._cudnn_handles[stream] = self._cudnn.open_handle(stream)
         handle, execute = self._cudnn_handles[stream], self._graphs.operation(request).execute
 
         def launch(pointers: Sequence[int], workspace: int) -> None:
-            rounded = -(-workspace // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+            rounded = align_up(workspace, WORKSPACE_ALIGNMENT)
             execute(kernel, pointers, rounded, handle, repeat)
 
         return launch
@@ -118,7 +119,7 @@ class GpuLibrary:
 
         return run
 
-    def program(self, program: Program, operands: Sequence[int], stream: int) -> Launcher:
+    def program(self, program: KernelProgram, operands: Sequence[int], stream: int) -> Launcher:
         """What runs kernels of the backend's own."""
         calls = [self._call(call, operands, stream) for call in program.calls]
 

@@ -18,17 +18,18 @@ from types import MappingProxyType
 from typing import Any
 
 from ....memory.errors import DeviceError, one_of
+from ....memory.sizes import align_up
 from ..backend import Kernel
 from .convolution_graphs import conv2d, conv2d_backward_data, conv2d_backward_weights
-from .cudnn_library import CudnnLibrary, Plan, Recipe
-from .draft import Draft
+from .cudnn_graph import CudnnGraph
+from .cudnn_library import AddOperation, CudnnLibrary, EnginePlan
 from .normalization_graphs import (
     batch_norm_backward,
     batch_norm_relu,
     batch_norm_relu_backward,
     batch_norm_training,
 )
-from .request import Request
+from .op_request import OpRequest
 
 MATH = ("float32", "tf32", "bf16")
 """How a convolution multiplies: "float32" without tensor cores; "tf32" may round factors to 10 bits of mantissa; "bf16"
@@ -42,14 +43,14 @@ LEADING_PLANS = 3
 ALIGNMENT = 256
 """Of the workspace and of each vector of scratch within it, in bytes; operands need multiples of 16."""
 
-CONVOLUTIONS: Mapping[str, Callable[[Draft, Request], None]] = MappingProxyType(
+CONVOLUTIONS: Mapping[str, Callable[[CudnnGraph, OpRequest], None]] = MappingProxyType(
     {
         "conv2d": conv2d,
         "conv2d_backward_data": conv2d_backward_data,
         "conv2d_backward_weights": conv2d_backward_weights,
     }
 )
-RECIPES: Mapping[str, Callable[[Draft, Request], None]] = MappingProxyType(
+CUDNN_GRAPHS: Mapping[str, Callable[[CudnnGraph, OpRequest], None]] = MappingProxyType(
     {
         **CONVOLUTIONS,
         "batch_norm_training": batch_norm_training,
@@ -67,12 +68,12 @@ gradient of a sum and ReLU reads the output that is kept anyway."""
 class GraphOperation:
     """An operation as cuDNN computes it. Plans are built when they are first asked for."""
 
-    def __init__(self, library: CudnnLibrary, request: Request, math: str) -> None:
+    def __init__(self, library: CudnnLibrary, request: OpRequest, math: str) -> None:
         self._library = library
         self._request = request
         self._math = math
         self._strict = math == "float32" and request.kind in CONVOLUTIONS
-        self._plans: tuple[Plan, ...] = ()
+        self._plans: tuple[EnginePlan, ...] = ()
         self._bound: dict[tuple[int, bool], _Bound] = {}
 
     @property
@@ -85,7 +86,7 @@ class GraphOperation:
         Raises:
             DeviceError: cuDNN has no engine; names the operation, its shapes and cuDNN's reason.
         """
-        return tuple(Kernel(plan.name, _needed(plan)) for plan in self._built())
+        return tuple(Kernel(plan.name, _workspace_bytes(plan)) for plan in self._build())
 
     def execute(self, kernel: int, pointers: Sequence[int], workspace: int, handle: Any, repeat: bool = False) -> None:
         """Queue the operation on the stream of `handle`.
@@ -99,36 +100,36 @@ class GraphOperation:
         """
         bound = self._bound.get((kernel, repeat))
         if bound is None:
-            bound = self._bound[kernel, repeat] = _Bound(self._built()[kernel], repeat)
+            bound = self._bound[kernel, repeat] = _Bound(self._build()[kernel], repeat)
         bound.run(pointers, workspace, handle)
 
     @property
-    def _recipe(self) -> Recipe:
+    def _add_operation(self) -> AddOperation:
         return partial(_draw, self._request)
 
-    def _built(self) -> tuple[Plan, ...]:
+    def _build(self) -> tuple[EnginePlan, ...]:
         if not self._plans:
             reasons: list[str] = []
             if self._request.kind in CONVOLUTIONS:
                 self._plans = choose(self._convolution(reasons))
             if not self._plans:
-                self._plans = tuple(_first(self._tried(("A", "FALLBACK"), True, reasons)))
+                self._plans = tuple(_first(self._try_modes(("A", "FALLBACK"), True, reasons)))
             if not self._plans:
-                raise self._unsupported(reasons[0] if reasons else "no plan that can be built")
+                raise self._refuse(reasons[0] if reasons else "no plan that can be built")
         return self._plans
 
-    def _convolution(self, reasons: list[str]) -> Iterator[Plan]:
+    def _convolution(self, reasons: list[str]) -> Iterator[EnginePlan]:
         """Ranked plans, then fallbacks; none that has to be compiled, as dozens of them would be built to choose from."""
-        yield from self._tried(("A",), False, reasons)
-        yield from sorted(self._tried(("FALLBACK",), False, reasons), key=lambda plan: plan.workspace_bytes)
+        yield from self._try_modes(("A",), False, reasons)
+        yield from sorted(self._try_modes(("FALLBACK",), False, reasons), key=lambda plan: plan.workspace_bytes)
 
-    def _tried(self, modes: Sequence[str], compiled: bool, reasons: list[str]) -> Iterator[Plan]:
+    def _try_modes(self, modes: Sequence[str], compiled: bool, reasons: list[str]) -> Iterator[EnginePlan]:
         try:
-            yield from self._library.plans(self._recipe, self._strict, modes, compiled)
+            yield from self._library.plans(self._add_operation, self._strict, modes, compiled)
         except DeviceError as error:
             reasons.append(error.actual)
 
-    def _unsupported(self, reason: str) -> DeviceError:
+    def _refuse(self, reason: str) -> DeviceError:
         request = self._request
         inputs, outputs = (
             ", ".join(f"{o.spec.dtype}{list(o.spec.shape)}{o.layout}" for o in operands)
@@ -157,20 +158,20 @@ class Graphs:
         self._math = one_of("math", math, MATH)
         self._operations: dict[Hashable, GraphOperation] = {}
 
-    def operation(self, request: Request) -> GraphOperation:
-        """The operation of a request whose kind is in `RECIPES`; nothing is built yet."""
+    def operation(self, request: OpRequest) -> GraphOperation:
+        """The operation of a request whose kind is in `CUDNN_GRAPHS`; nothing is built yet."""
         key = (request.kind, request.inputs, request.outputs, tuple(sorted(request.attrs.items())))
         if key not in self._operations:
             self._operations[key] = GraphOperation(self._library, request, self._math)
         return self._operations[key]
 
 
-def choose(ranked: Iterable[Plan]) -> tuple[Plan, ...]:
+def choose(ranked: Iterable[EnginePlan]) -> tuple[EnginePlan, ...]:
     """Of plans in order of speed those to choose from: at most `MOST_PLANS`, with the least workspace among them.
 
     No more of them are drawn, and so built, than can make a difference.
     """
-    chosen: list[Plan] = []
+    chosen: list[EnginePlan] = []
     names: set[str] = set()
     for plan in ranked:
         if plan.name in names:
@@ -189,17 +190,17 @@ def choose(ranked: Iterable[Plan]) -> tuple[Plan, ...]:
 class _Bound:
     """A plan, and where the addresses of its tensors come from."""
 
-    def __init__(self, plan: Plan, repeat: bool) -> None:
-        draft = plan.draft
-        moved = draft.kept if repeat else []
+    def __init__(self, plan: EnginePlan, repeat: bool) -> None:
+        graph = plan.graph
+        moved = graph.kept if repeat else []
         self._plan = plan
-        self._operands = tuple((n, place) for n, place in draft.operands.items() if n not in moved)
-        self._scalars = (ctypes.c_float * len(draft.scalars))(*draft.scalars.values())
+        self._operands = tuple((n, place) for n, place in graph.operands.items() if n not in moved)
+        self._scalars = (ctypes.c_float * len(graph.scalars))(*graph.scalars.values())
         host = ctypes.addressof(self._scalars)
-        self._host = {number: host + 4 * place for place, number in enumerate(draft.scalars)}
+        self._host = {number: host + 4 * place for place, number in enumerate(graph.scalars)}
         self._offsets: dict[int, int] = {}
-        offset, size = _aligned(plan.workspace_bytes), _vector(draft)
-        for number in (*draft.scratch, *moved):
+        offset, size = align_up(plan.workspace_bytes, ALIGNMENT), _vector_bytes(graph)
+        for number in (*graph.scratch, *moved):
             self._offsets[number] = offset
             offset += size
 
@@ -211,25 +212,25 @@ class _Bound:
         self._plan.run(addresses, workspace, handle)
 
 
-def _draw(request: Request, draft: Draft) -> None:
-    RECIPES[request.kind](draft, request)
+def _draw(request: OpRequest, graph: CudnnGraph) -> None:
+    CUDNN_GRAPHS[request.kind](graph, request)
 
 
-def _first(plans: Iterator[Plan]) -> Iterator[Plan]:
+def _first(plans: Iterator[EnginePlan]) -> Iterator[EnginePlan]:
     for plan in plans:
         yield plan
         return
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _vector(draft: Draft) -> int:
+def _vector_bytes(graph: CudnnGraph) -> int:
     """Bytes of one vector of scratch: all that are redirected have the shape of those that are discarded."""
-    return _aligned(max(draft.scratch.values(), default=0))
+    return align_up(max(graph.scratch.values(), default=0), ALIGNMENT)
 
 
-def _needed(plan: Plan) -> int:
-    vectors = len(plan.draft.scratch) + len(plan.draft.kept)
-    return _aligned(plan.workspace_bytes) + vectors * _vector(plan.draft) if vectors else plan.workspace_bytes
+def _workspace_bytes(plan: EnginePlan) -> int:
+    vectors = len(plan.graph.scratch) + len(plan.graph.kept)
+    return (
+        align_up(plan.workspace_bytes, ALIGNMENT) + vectors * _vector_bytes(plan.graph)
+        if vectors
+        else plan.workspace_bytes
+    )

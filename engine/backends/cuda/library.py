@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..backend import Kernel
+from .kernel_program import KernelProgram
+from .op_request import OpRequest
 from .parts import Product
-from .program import Program
-from .request import Request
 
 Launcher = Callable[[Sequence[int], int], None]
 """Puts work into a stream; called with the machine addresses of all operands of the operation, and of the workspace."""
@@ -23,16 +23,16 @@ class Library(Protocol):
     product_workspace_bytes: int
     """Workspace of a product."""
 
-    def graph_kernels(self, request: Request) -> tuple[Kernel, ...]:
+    def graph_kernels(self, request: OpRequest) -> tuple[Kernel, ...]:
         """The plans of cuDNN for a request, the first being that of `kernels="fixed"`; raises DeviceError for none."""
 
-    def graph(self, request: Request, kernel: int, repeat: bool, stream: int) -> Launcher:
+    def graph(self, request: OpRequest, kernel: int, repeat: bool, stream: int) -> Launcher:
         """What runs one of them; with `repeat` the statistics of a batch norm stay as they are."""
 
     def product(self, product: Product, stream: int) -> Launcher:
         """What multiplies matrices."""
 
-    def program(self, program: Program, operands: Sequence[int], stream: int) -> Launcher:
+    def program(self, program: KernelProgram, operands: Sequence[int], stream: int) -> Launcher:
         """What runs a program whose operands are those of the operation at the given positions."""
 
     def close(self) -> None:

@@ -11,14 +11,14 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ....layers.graph import Graph, Op, Role, Tensor
-from ....layers.kinds import NO_INPLACE, overwritten
+from ....layers.kinds import NO_INPLACE, inplace_pairs
 from ....memory.errors import ConfigError
 from ..fusion import fuse
-from .graphs import RECIPES
-from .narrowing import narrowed
-from .program import plain_alike
-from .programs import PROGRAMS
-from .request import CHANNELS_LAST, NARROW_CHANNELS_LAST, PLAIN
+from .graphs import CUDNN_GRAPHS
+from .kernel_program import plain_alike
+from .kernel_programs import PROGRAMS
+from .narrowing import narrow_images
+from .op_request import CHANNELS_LAST, NARROW_CHANNELS_LAST, PLAIN
 
 
 def lower(graph: Graph, math: str) -> Graph:
@@ -36,10 +36,10 @@ def lower(graph: Graph, math: str) -> Graph:
             hint = "Take the backend 'reference'."
             raise ConfigError("dtype", "float32 on the backend 'cuda'", tensor.dtype, hint)
     fused = fuse(graph)
-    fused = narrowed(fused) if math == "bf16" else fused
+    fused = narrow_images(fused) if math == "bf16" else fused
     tensors = tuple(replace(t, layout=_layout(t)) for t in fused.tensors)
     eps = {op.outputs[1]: op.attrs["eps"] for op in fused.ops if op.kind in ("batch_norm_training", "batch_norm_relu")}
-    return replace(fused, tensors=tensors, ops=tuple(_told(fused, op, eps) for op in fused.ops))
+    return replace(fused, tensors=tensors, ops=tuple(_add_attributes(fused, op, eps) for op in fused.ops))
 
 
 def _layout(tensor: Tensor) -> str:
@@ -48,18 +48,18 @@ def _layout(tensor: Tensor) -> str:
     return CHANNELS_LAST if tensor.layout == PLAIN else NARROW_CHANNELS_LAST
 
 
-def _told(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
+def _add_attributes(graph: Graph, op: Op, eps: dict[int, float]) -> Op:
     """The operation with what its kernels need to know beside its shapes."""
     attrs = dict(op.attrs)
     if op.kind == "batch_norm_update":
         attrs["eps"] = eps[op.inputs[0]]
-    if overwritten(op) and _apart(graph, op):
+    if inplace_pairs(op) and _must_not_overlap(graph, op):
         attrs[NO_INPLACE] = True
     return replace(op, attrs=MappingProxyType(attrs)) if attrs != dict(op.attrs) else op
 
 
-def _apart(graph: Graph, op: Op) -> bool:
+def _must_not_overlap(graph: Graph, op: Op) -> bool:
     if op.kind in ("flatten", "reshape"):
         operands = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
         return operands[0].nbytes != operands[1].nbytes or not all(plain_alike(t.shape) for t in operands)
-    return op.kind in RECIPES and op.kind not in PROGRAMS
+    return op.kind in CUDNN_GRAPHS and op.kind not in PROGRAMS

@@ -13,22 +13,22 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .program import (
+from .kernel_program import (
     KernelCall,
+    KernelProgram,
     Pointer,
-    Program,
-    between,
-    blocked,
     channels_last,
-    each,
+    choose_pack,
+    conversion_suffix,
     element_type,
     elements,
-    packed,
+    launch_blocks,
+    launch_items,
     plain_alike,
     pointers,
     require,
 )
-from .request import CHANNELS_LAST, Operand, Request
+from .op_request import CHANNELS_LAST, Operand, OpRequest
 
 TILE = 32
 """Rows and columns of the tile that is transposed at a time."""
@@ -41,7 +41,9 @@ def _rows_and_width(shape: tuple[int, ...], last: bool) -> tuple[int, int]:
     return (shape[0] * shape[2] * shape[3], shape[1]) if last else (shape[0], math.prod(shape[1:]))
 
 
-def _columns(request: Request, whole: Operand, parts: tuple[Operand, ...], whole_at: int, first: int) -> Program:
+def _columns(
+    request: OpRequest, whole: Operand, parts: tuple[Operand, ...], whole_at: int, first: int
+) -> KernelProgram:
     """Copies between the whole tensor, operand `whole_at`, and its parts, operands from `first` on."""
     operands = (whole, *parts)
     element = element_type(request, *operands)
@@ -52,20 +54,20 @@ def _columns(request: Request, whole: Operand, parts: tuple[Operand, ...], whole
     begin = 0
     for position, part in enumerate(parts, first):
         _, width = _rows_and_width(part.spec.shape, last)
-        function, pack = packed("copy_columns", element, total, begin, width)
+        function, pack = choose_pack("copy_columns", element, total, begin, width)
         within, alone = (Pointer(whole_at, begin * element.nbytes), total), (Pointer(position), width)
         (source, stride), (target, step) = (within, alone) if whole_at == 0 else (alone, within)
         sizes = (np.int64(rows), np.int64(width), np.int64(stride), np.int64(step))
-        calls.append(each(function, rows * width // pack, pointers(source, target), *sizes))
+        calls.append(launch_items(function, rows * width // pack, pointers(source, target), *sizes))
         begin += width
-    return Program(tuple(calls))
+    return KernelProgram(tuple(calls))
 
 
-def _concat(request: Request) -> Program:
+def _concat(request: OpRequest) -> KernelProgram:
     return _columns(request, request.outputs[0], request.inputs, len(request.inputs), 0)
 
 
-def _split(request: Request) -> Program:
+def _split(request: OpRequest) -> KernelProgram:
     return _columns(request, request.inputs[0], request.outputs, 0, 1)
 
 
@@ -84,29 +86,29 @@ def _transpose(suffix: str, images: int, rows: int, columns: int) -> KernelCall:
     """The launch that makes (images, columns, rows) of (images, rows, columns)."""
     sizes = (np.int64(images), np.int64(rows), np.int64(columns))
     if rows <= FEW:
-        return each("transpose_few_rows" + suffix, images * columns, pointers(0, 1), *sizes)
+        return launch_items("transpose_few_rows" + suffix, images * columns, pointers(0, 1), *sizes)
     if columns <= FEW:
-        return each("transpose_few_columns" + suffix, images * rows, pointers(0, 1), *sizes)
+        return launch_items("transpose_few_columns" + suffix, images * rows, pointers(0, 1), *sizes)
     tiles = images * -(-rows // TILE) * -(-columns // TILE)
-    return blocked("transpose" + suffix, tiles, pointers(0, 1), *sizes)
+    return launch_blocks("transpose" + suffix, tiles, pointers(0, 1), *sizes)
 
 
-def _change(request: Request) -> Program:
+def _change(request: OpRequest) -> KernelProgram:
     (x,), (y,) = request.inputs, request.outputs
     source, target = element_type(request, x), element_type(request, y)
-    suffix = between(source, target)
+    suffix = conversion_suffix(source, target)
     if _one_order(x, y):
         pack = max(source.packs[0], target.packs[0])
         count = elements(x)
-        return Program((each("copy_flat" + suffix, -(-count // pack), pointers(0, 1), np.int64(count)),))
+        return KernelProgram((launch_items("copy_flat" + suffix, -(-count // pack), pointers(0, 1), np.int64(count)),))
     require(_images(x) is None or _images(y) is None, request, "one shape, where both are channels-last")
     images, channels, height, width = _images(x) or y.spec.shape
     pixels = height * width
     rows, columns = (pixels, channels) if _images(x) else (channels, pixels)
-    return Program((_transpose(suffix, images, rows, columns),))
+    return KernelProgram((_transpose(suffix, images, rows, columns),))
 
 
-MOVEMENT: Mapping[str, Callable[[Request], Program]] = MappingProxyType(
+MOVEMENT: Mapping[str, Callable[[OpRequest], KernelProgram]] = MappingProxyType(
     {"concat": _concat, "split": _split, "flatten": _change, "reshape": _change, "convert": _change}
 )
 """By kind."""

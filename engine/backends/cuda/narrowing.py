@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ....layers.graph import Graph, Op, Phase, Role, Tensor
 from ....layers.shape import CONVERT
-from .request import BFLOAT16
+from .op_request import BFLOAT16
 
 READS_WEIGHTS = {"conv2d": (1, 2), "conv2d_backward_data": (1,)}
 """Positions of the inputs that a kind reads in 16 bits, though they are held in 32."""
@@ -22,8 +22,8 @@ MAKES_WEIGHTS = {"conv2d_backward_weights": 0}
 NARROW = frozenset({Role.INPUT, Role.ACTIVATION, Role.GRADIENT})
 
 
-def narrowed(graph: Graph) -> Graph:
-    """The graph with its images in bfloat16; layouts are those of `request.py`, to be completed by lowering."""
+def narrow_images(graph: Graph) -> Graph:
+    """The graph with its images in bfloat16; layouts are those of `op_request.py`, to be completed by lowering."""
     return _Narrowing(graph).run()
 
 

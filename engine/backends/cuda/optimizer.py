@@ -8,11 +8,21 @@ from types import MappingProxyType
 import numpy as np
 
 from ....layers.step_scalars import LEARNING_RATE
-from .program import FLOAT32, Pointer, Program, elements, flat, pointers, require, require_float32, same_order
-from .request import Request
+from .kernel_program import (
+    FLOAT32,
+    KernelProgram,
+    Pointer,
+    elements,
+    launch_flat,
+    pointers,
+    require,
+    require_float32,
+    same_order,
+)
+from .op_request import OpRequest
 
 
-def _sgd(request: Request) -> Program:
+def _sgd(request: OpRequest) -> KernelProgram:
     *tensors, scalars = request.inputs
     require_float32(request, *tensors)
     require(scalars.spec.dtype == "float64", request, "float64 scalars")
@@ -22,10 +32,10 @@ def _sgd(request: Request) -> Program:
     operands = pointers(*range(len(tensors)), rate)
     decay = np.float32(attrs["weight_decay"])
     if len(tensors) == 2:
-        return Program((flat("sgd", FLOAT32, count, operands, decay),))
+        return KernelProgram((launch_flat("sgd", FLOAT32, count, operands, decay),))
     rest = (np.float32(attrs["momentum"]), np.int32(attrs["nesterov"]))
-    return Program((flat("sgd_momentum", FLOAT32, count, operands, decay, *rest),))
+    return KernelProgram((launch_flat("sgd_momentum", FLOAT32, count, operands, decay, *rest),))
 
 
-OPTIMIZER: Mapping[str, Callable[[Request], Program]] = MappingProxyType({"sgd_update": _sgd})
+OPTIMIZER: Mapping[str, Callable[[OpRequest], KernelProgram]] = MappingProxyType({"sgd_update": _sgd})
 """By kind; weight and velocity are overwritten."""

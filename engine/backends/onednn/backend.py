@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from ....layers.graph import Graph, Op, Signature, Tensor, TensorSpec
+from ....layers.graph import Graph, Op, Signature, Tensor
 from ....layers.kinds import KINDS
 from ....memory.arena import host_memory
 from ....memory.devices.host import HostMachine
@@ -24,8 +24,9 @@ from ..backend import Kernel, Launch
 from ..fusion import fuse
 from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
+from ..reference.numpy_kernel import NumpyKernel
 from ..reference.registry import IMPLEMENTATIONS
-from ..reference.variant import OpSpec, Variant
+from .flat import flat_spec, is_flat
 from .handles import (
     AVX2_BIT,
     QUERY_SCRATCHPAD,
@@ -39,11 +40,8 @@ from .handles import (
 )
 from .layouts import PLAIN, Layouts
 from .lowering import Lowering
-from .recipe import Operand, Recipe, Request
+from .recipe import Operand, PrimitiveRequest, Recipe
 from .recipes import RECIPES, computes
-
-FLAT = frozenset({"sgd_update"})
-"""Kinds that go over their operands element by element in whatever layout they share."""
 
 ALIGNMENT = 64
 
@@ -64,6 +62,11 @@ class OneDnnBackend:
         # Shared while somebody holds one: a kernel that was only timed leaves no primitive behind.
         self._launches: WeakValueDictionary[tuple[int, Signature, int, bool], Launch] = WeakValueDictionary()
 
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether the library computes operations of a kind, or numpy does in its place."""
+        return kind in RECIPES or ReferenceBackend.computes(kind)
+
     def lower(self, graph: Graph) -> Graph:
         """Fuse, give every tensor its layout, insert conversions; raises ConfigError for other types than float32."""
         # Before AVX2 the library has reference code alone for a batch norm with its ReLU.
@@ -72,44 +75,43 @@ class OneDnnBackend:
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """The library's implementations under the layouts of the graph, its first choice first."""
-        if not self._is_own(graph, op):
+        own = self._is_own(graph, op)
+        if not own and not is_flat(op, graph.tensors):
             return self._reference.kernels(graph, op)
         signature = graph.signature(op)
         if signature not in self._kernels:
-            if op.kind in FLAT:
-                made = [Kernel(v.name, v.workspace_bytes) for v in self._flat(graph, op)]
-            else:
+            if own:
                 made = [Kernel(pd.implementation, pd.scratchpad_bytes) for pd in self._choices(graph, op, False)[1]]
+            else:
+                made = [Kernel(k.name, k.workspace_bytes) for k in _flat_kernels(graph, op)]
             self._kernels[signature] = tuple(made)
         return self._kernels[signature]
 
     def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
         """Make what runs `op`; equal signatures share it, with its primitive, while one of its users lives."""
-        if not self._is_own(graph, op):
+        own = self._is_own(graph, op)
+        if not own and not is_flat(op, graph.tensors):
             return self._reference.bind(graph, op, kernel, repeat, arena)
         repeat = repeat and bool(KINDS[op.kind].kept)
         # A launch of the library holds the machine address, one of numpy the memory: neither can be another arena's.
         memory = host_memory(arena)
-        place = id(memory) if op.kind in FLAT else arena.base
+        place = arena.base if own else id(memory)
         key = (place, graph.signature(op), kernel, repeat)
         launch = self._launches.get(key)
         if launch is None:
-            if op.kind in FLAT:
-                specs = [(spec.shape, np.dtype(spec.dtype)) for spec in _flat_specs(graph, op)]
-                launch = make_launch(self._flat(graph, op)[kernel], specs, repeat, memory)
-            else:
+            if own:
                 launch = self._launch(graph, op, kernel, repeat, arena.base)
+            else:
+                spec = flat_spec(graph, op)
+                operands = [(s.shape, np.dtype(s.dtype)) for s in (*spec.inputs, *spec.outputs)]
+                launch = make_launch(_flat_kernels(graph, op)[kernel], operands, repeat, memory)
             self._launches[key] = launch
         return launch
 
     def _is_own(self, graph: Graph, op: Op) -> bool:
-        """Whether `op` is for this backend, and not for the reference backend."""
+        """Whether the library computes `op`, and not numpy."""
         inputs, outputs = ([graph.tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
-        return op.kind in FLAT or computes(op.kind, inputs, outputs, op.attrs)
-
-    def _flat(self, graph: Graph, op: Op) -> tuple[Variant, ...]:
-        specs = _flat_specs(graph, op)
-        return IMPLEMENTATIONS[op.kind](OpSpec(specs[: len(op.inputs)], specs[len(op.inputs) :], op.attrs))
+        return computes(op.kind, inputs, outputs, op.attrs)
 
     def _launch(self, graph: Graph, op: Op, kernel: int, repeat: bool, base: int) -> Launch:
         recipe, choices = self._choices(graph, op, repeat)
@@ -137,7 +139,9 @@ class OneDnnBackend:
         if key not in self._found:
             operands = self._operands(graph, op)
             count = len(op.inputs)
-            recipe = RECIPES[op.kind](Request(self._engine, op.attrs, operands[:count], operands[count:], repeat))
+            recipe = RECIPES[op.kind](
+                PrimitiveRequest(self._engine, op.attrs, operands[:count], operands[count:], repeat)
+            )
             # What is not heavy has no choice: a repeated batch norm must be the same implementation as the first run.
             first = recipe.descriptor
             self._found[key] = (recipe, first.implementations() if KINDS[op.kind].heavy else [first])
@@ -149,7 +153,7 @@ class OneDnnBackend:
         if tensor.layout == PLAIN:
             return content
         layout = self._layouts.of(tensor.shape, tensor.layout)
-        return self._reordered(content, self._engine.plain(layout.shape), layout)
+        return self._reorder(content, self._engine.describe_plain(layout.shape), layout)
 
     def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[np.generic]:
         """Undo `encode`; raises DataError for another number of bytes."""
@@ -158,22 +162,20 @@ class OneDnnBackend:
         if content.shape != (tensor.nbytes,):
             raise DataError(tensor.name, f"{tensor.nbytes} bytes", f"shape {content.shape}")
         layout = self._layouts.of(tensor.shape, tensor.layout)
-        found = self._reordered(content, layout, self._engine.plain(layout.shape))
+        found = self._reorder(content, layout, self._engine.describe_plain(layout.shape))
         return found.view(tensor.dtype).reshape(tensor.shape)
 
-    def _reordered(
-        self, content: npt.NDArray[np.uint8], source: Descriptor, target: Descriptor
-    ) -> npt.NDArray[np.uint8]:
-        made = _aligned(target.nbytes)
+    def _reorder(self, content: npt.NDArray[np.uint8], source: Descriptor, target: Descriptor) -> npt.NDArray[np.uint8]:
+        made = _allocate(target.nbytes)
         if content.ctypes.data % ALIGNMENT:
-            given = _aligned(content.size)
+            given = _allocate(content.size)
             given[:] = content
             content = given
         descriptor = self._engine.reorder(source, target)
         arguments = {SOURCE: source, TARGET: target}
         addresses = [content.ctypes.data, made.ctypes.data]
         scratchpad = descriptor.descriptor(QUERY_SCRATCHPAD)
-        scratch = _aligned(0 if scratchpad is None else scratchpad.nbytes)
+        scratch = _allocate(0 if scratchpad is None else scratchpad.nbytes)
         if scratchpad is not None:
             arguments[SCRATCHPAD] = scratchpad
             addresses.append(scratch.ctypes.data)
@@ -188,17 +190,11 @@ class OneDnnBackend:
         return f"{self._engine.version()}; {self._reference.version()}"
 
 
-def _flat_specs(graph: Graph, op: Op) -> tuple[TensorSpec, ...]:
-    """The operands as vectors of all that their layout holds, padding included: that stays zero."""
-    tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
-    size = tensors[0].nbytes // 4
-    return tuple(
-        TensorSpec((size,), t.dtype) if t.layout == tensors[0].layout and t.dtype == "float32" else t.spec
-        for t in tensors
-    )
+def _flat_kernels(graph: Graph, op: Op) -> tuple[NumpyKernel, ...]:
+    return IMPLEMENTATIONS[op.kind](flat_spec(graph, op))
 
 
-def _aligned(nbytes: int) -> npt.NDArray[np.uint8]:
+def _allocate(nbytes: int) -> npt.NDArray[np.uint8]:
     """Zeros that begin at a multiple of `ALIGNMENT`."""
     buffer = np.zeros(nbytes + ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % ALIGNMENT

@@ -17,13 +17,13 @@ from .handles import (
     PrimitiveDescriptor,
     dimensions,
 )
-from .recipe import TRAINING, Recipe, Request, beyond
+from .recipe import TRAINING, PrimitiveRequest, Recipe, overhang
 
 AUTO = 3
 """The algorithm that the library thinks best."""
 
 
-def grouped(weight: tuple[int, ...], groups: int) -> tuple[int, ...]:
+def group_shape(weight: tuple[int, ...], groups: int) -> tuple[int, ...]:
     """The shape that the library gives a weight (out, in / groups, kh, kw): with an axis for the groups if several."""
     return weight if groups == 1 else (groups, weight[0] // groups, *weight[1:])
 
@@ -33,7 +33,7 @@ def convolution_geometry(
 ) -> tuple[object, object, object, object]:
     """Strides, dilations (0 is none), padding before and after, as the library takes them."""
     stride, padding, dilation = attrs["stride"], attrs["padding"], attrs["dilation"]
-    after = [beyond(image[2 + a], output[2 + a], kernel[a], stride[a], padding[a], dilation[a]) for a in (0, 1)]
+    after = [overhang(image[2 + a], output[2 + a], kernel[a], stride[a], padding[a], dilation[a]) for a in (0, 1)]
     return dimensions(stride), dimensions([d - 1 for d in dilation]), dimensions(padding), dimensions(after)
 
 
@@ -45,7 +45,7 @@ def convolution_forward(
     return engine.describe("convolution_forward", TRAINING, AUTO, x, weight, bias, y, *geometry, engine.attributes)
 
 
-def conv2d(r: Request) -> Recipe:
+def conv2d(r: PrimitiveRequest) -> Recipe:
     """The recipe of a convolution."""
     bias = r.inputs[2].layout if len(r.inputs) == 3 else None
     x, weight, y = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
@@ -57,12 +57,12 @@ def convolution_backward_data(
     engine: Engine, dx: Descriptor, weight: Descriptor, dy: Descriptor, attrs: Attrs
 ) -> PrimitiveDescriptor:
     """The descriptor of the gradient of the image."""
-    hint = convolution_forward(engine, dx, engine.undecided(weight.shape), None, dy, attrs)
+    hint = convolution_forward(engine, dx, engine.describe_undecided(weight.shape), None, dy, attrs)
     geometry = convolution_geometry(dx.shape, dy.shape, weight.shape[-2:], attrs)
     return engine.describe("convolution_backward_data", AUTO, dx, weight, dy, *geometry, hint, engine.attributes)
 
 
-def conv2d_backward_data(r: Request) -> Recipe:
+def conv2d_backward_data(r: PrimitiveRequest) -> Recipe:
     """The recipe of the gradient of the image."""
     dy, weight, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     made = convolution_backward_data(r.engine, dx, weight, dy, r.attrs)
@@ -73,12 +73,12 @@ def convolution_backward_weights(
     engine: Engine, x: Descriptor, dw: Descriptor, db: Descriptor | None, dy: Descriptor, attrs: Attrs
 ) -> PrimitiveDescriptor:
     """The descriptor of the gradient of weight and bias."""
-    hint = convolution_forward(engine, x, engine.undecided(dw.shape), db, dy, attrs)
+    hint = convolution_forward(engine, x, engine.describe_undecided(dw.shape), db, dy, attrs)
     geometry = convolution_geometry(x.shape, dy.shape, dw.shape[-2:], attrs)
     return engine.describe("convolution_backward_weights", AUTO, x, dw, db, dy, *geometry, hint, engine.attributes)
 
 
-def conv2d_backward_weights(r: Request) -> Recipe:
+def conv2d_backward_weights(r: PrimitiveRequest) -> Recipe:
     """The recipe of the gradient of weight and bias."""
     x, dy, dw = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     db = r.outputs[1].layout if len(r.outputs) == 2 else None

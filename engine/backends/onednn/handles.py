@@ -257,7 +257,7 @@ class Engine:
         )
         return Descriptor(self.library, handle, shape)
 
-    def plain(self, shape: tuple[int, ...]) -> Descriptor:
+    def describe_plain(self, shape: tuple[int, ...]) -> Descriptor:
         """C order, of any number of dimensions up to 12."""
         strides = [1] * len(shape)
         for axis in range(len(shape) - 2, -1, -1):
@@ -271,11 +271,11 @@ class Engine:
         )
         return Descriptor(self.library, handle, shape)
 
-    def blocked(self, shape: tuple[int, ...]) -> Descriptor:
+    def describe_blocked(self, shape: tuple[int, ...]) -> Descriptor:
         """(N, C / block, H, W, block), the channels padded with zeros."""
         return self.with_tag(shape, BLOCKED_TAGS[self.block])
 
-    def undecided(self, shape: tuple[int, ...]) -> Descriptor:
+    def describe_undecided(self, shape: tuple[int, ...]) -> Descriptor:
         """A layout that a primitive may choose."""
         return self.with_tag(shape, ANY_TAG)
 

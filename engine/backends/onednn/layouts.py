@@ -26,15 +26,15 @@ class Layouts:
         self._known.setdefault((shape, name), layout)
         return name
 
-    def blocked(self, shape: tuple[int, ...]) -> str:
-        """The name of the blocked layout."""
-        return self.add(shape, self.engine.blocked(shape))
+    def add_blocked(self, shape: tuple[int, ...]) -> str:
+        """Remember the blocked layout of tensors of `shape`; return its name."""
+        return self.add(shape, self.engine.describe_blocked(shape))
 
     def of(self, shape: tuple[int, ...], name: str) -> Descriptor:
         """The layout of that name."""
         if (shape, name) not in self._known:
             assert name == PLAIN, f"unknown layout {name!r} of {shape}"
-            self._known[shape, name] = self.engine.plain(shape)
+            self._known[shape, name] = self.engine.describe_plain(shape)
         return self._known[shape, name]
 
     def same_bytes(self, shape: tuple[int, ...], a: str, b: str) -> bool:
@@ -42,4 +42,4 @@ class Layouts:
         if a == b:
             return True
         single = len(shape) == 4 and shape[2:] == (1, 1) and shape[1] % self.engine.block == 0
-        return single and {a, b} == {PLAIN, self.blocked(shape)}
+        return single and {a, b} == {PLAIN, self.add_blocked(shape)}

@@ -2,8 +2,11 @@
 
 A convolution's output is blocked, and what follows keeps the layout of its input; images stay plain, since a blocked
 image of three channels would be mostly padding. Where an operation needs another layout, a `convert` operation is
-inserted for it alone: no copy outlives the operation that asked for it. Gradients and the state of the optimizer have
-the layout of what they belong to.
+inserted for it alone: no copy outlives the operation that asked for it. Gradients, and the optimizer's state, have the
+layout of what they belong to.
+
+An operation that the library does not compute runs on numpy: over any layout that its operands share where its kind is
+declared flat (`OpKind.flat`), else on plain layouts.
 
 The layout of a weight is that of a batch of one image, so that the programs of a session, which share the state, agree
 on it whatever their batch.
@@ -15,9 +18,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ....layers.graph import Graph, Op, Phase, Role
+from ....layers.merge import ADD
 from ....layers.shape import CONVERT
 from ....memory.errors import ConfigError
-from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, grouped
+from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, group_shape
+from .flat import is_flat, take_part
 from .handles import QUERY_DIFF_WEIGHTS, QUERY_WEIGHTS, QUERY_WORKSPACE, PrimitiveDescriptor
 from .layouts import PLAIN, Layouts
 from .normalization import normalization_forward
@@ -60,12 +65,16 @@ class Lowering:
         return replace(self._graph, tensors=tuple(self._tensors), ops=tuple(self._ops))
 
     def _lower(self, op: Op) -> None:
-        computed = self._computed(op)
-        wanted, made = self._request_layouts(op) if computed or op.updates else self._plain(op)
-        inputs = [self._in_layout(op, t, name, computed) for t, name in zip(op.inputs, wanted, strict=True)]
+        computed = self._is_computed(op)
+        flat = not computed and is_flat(op, self._tensors)
+        if flat:
+            for t in op.updates:
+                self._set(t, self._tensors[op.inputs[0]].layout)
+        wanted, made = self._request_layouts(op) if computed else self._request_of_numpy(op, flat)
+        inputs = [self._bring_to(op, t, name, computed) for t, name in zip(op.inputs, wanted, strict=True)]
         outputs, conversions = [], []
         for t, (name, nbytes) in zip(op.outputs, made, strict=True):
-            final = self._mirrored(t)
+            final = self._primal_layout(t)
             if final is None or self._serves(self._tensors[t].shape, name, final, computed):
                 self._set(t, name if final is None else final, nbytes if final is None else None)
                 outputs.append(t)
@@ -76,11 +85,8 @@ class Lowering:
         self._append(op, inputs, outputs)
         for source, target in conversions:
             self._convert(op, source, target)
-        for t in op.inputs:
-            if self._tensors[t].role is Role.OPTIMIZER:
-                self._set(t, self._tensors[op.inputs[0]].layout)
 
-    def _computed(self, op: Op) -> bool:
+    def _is_computed(self, op: Op) -> bool:
         """Whether the library computes `op`, rather than the reference backend."""
         inputs, outputs = ([self._tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
         return computes(op.kind, inputs, outputs, op.attrs)
@@ -89,8 +95,32 @@ class Lowering:
         """Whether a tensor in one layout can pass for one in the other: the library must be told the very layout."""
         return found == wanted if computed else self._layouts.same_bytes(shape, found, wanted)
 
-    def _plain(self, op: Op) -> LayoutRequest:
+    def _request_plain(self, op: Op) -> LayoutRequest:
         return [PLAIN] * len(op.inputs), [(PLAIN, None)] * len(op.outputs)
+
+    def _request_of_numpy(self, op: Op, flat: bool) -> LayoutRequest:
+        """The layouts of an operation that numpy computes: plain, or for a flat one the layout of its first input.
+
+        A flat gradient takes the layout that its result must have in the end, so that nothing is converted behind it.
+
+        Raises:
+            ConfigError: an operation that is not flat updates a tensor that does not lie plain.
+        """
+        if not flat:
+            for t in op.updates:
+                if self._tensors[t].layout != PLAIN:
+                    raise ConfigError(
+                        f"{op.name} ({op.kind})",
+                        "on the backend 'onednn' an update of a kind that is declared flat",
+                        f"one that is not, of {self._tensors[t].name} in the layout of a convolution's weight",
+                        "Declare the kind with flat=True where that is true of it, or take the backend 'reference'.",
+                    )
+            return self._request_plain(op)
+        layout = self._primal_layout(op.outputs[0]) if op.outputs and op.phase is Phase.BACKWARD else None
+        layout = self._tensors[op.inputs[0]].layout if layout is None else layout
+        part = take_part(op, self._tensors)
+        wanted = [layout if taking else PLAIN for taking in part[: len(op.inputs)]]
+        return wanted, [(layout, None)] * len(op.outputs)
 
     def _request_layouts(self, op: Op) -> LayoutRequest:
         tensors = self._tensors
@@ -102,26 +132,27 @@ class Lowering:
             return self._convolution_data(op)
         if op.kind == "conv2d_backward_weights":
             return self._convolution_weights(op)
-        if op.updates:
-            return now, made
         if op.kind == "max_pool":
             return now, [(self._blocked_like(op, now[0]), None), self._index(op, now[0])]
         if op.kind == "batch_norm_relu":
             return now, [(self._blocked_like(op, now[0]), None), *made[1:3], self._mask(op, now[0])]
         if op.kind in ("add", "add_relu"):
-            layout = self._mirrored(op.outputs[0]) if op.phase is Phase.BACKWARD else None
+            layout = self._primal_layout(op.outputs[0]) if op.phase is Phase.BACKWARD else None
             layout = now[0] if layout is None else layout
             return [layout] * 2, [(layout, None)]
         if len(tensors[op.inputs[0]].shape) == 4:
             if op.phase is Phase.BACKWARD:
-                now = [self._above(op) if tensors[t].role is Role.GRADIENT else tensors[t].layout for t in op.inputs]
+                now = [
+                    self._output_layout(op) if tensors[t].role is Role.GRADIENT else tensors[t].layout
+                    for t in op.inputs
+                ]
             return now, [(self._blocked_like(op, now[0]), None), *made[1:]]
-        return self._plain(op)
+        return self._request_plain(op)
 
     def _blocked_like(self, op: Op, layout: str) -> str:
         """The layout of the first output: blocked if the input is."""
         shape = self._tensors[op.outputs[0]].shape
-        return PLAIN if layout == PLAIN else self._layouts.blocked(shape)
+        return PLAIN if layout == PLAIN else self._layouts.add_blocked(shape)
 
     def _convolution(self, op: Op) -> LayoutRequest:
         x, y = (self._tensors[t].shape for t in (op.inputs[0], op.outputs[0]))
@@ -138,7 +169,7 @@ class Lowering:
             made = convolution_forward(
                 engine,
                 layouts.of(image, self._layout(image, x_blocked)),
-                engine.undecided(grouped(weight.shape, op.attrs["groups"])),
+                engine.describe_undecided(group_shape(weight.shape, op.attrs["groups"])),
                 layouts.of(bias[0].shape, PLAIN) if bias else None,
                 layouts.of(output, self._layout(output, y_blocked)),
                 op.attrs,
@@ -148,7 +179,7 @@ class Lowering:
         return x_blocked, y_blocked, self._weight(made, QUERY_WEIGHTS, weight.shape)
 
     def _layout(self, shape: tuple[int, ...], blocked: bool) -> str:
-        return self._layouts.blocked(shape) if blocked else PLAIN
+        return self._layouts.add_blocked(shape) if blocked else PLAIN
 
     def _weight(self, made: PrimitiveDescriptor, query: int, shape: tuple[int, ...]) -> str:
         """The layout of a weight, or of its gradient, that a primitive has chosen."""
@@ -159,27 +190,27 @@ class Lowering:
     def _convolution_data(self, op: Op) -> LayoutRequest:
         dy, weight = (self._tensors[t] for t in op.inputs)
         dx = self._tensors[self._graph.ops[op.forward_op].inputs[0]]
-        layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])
+        layouts, shape = self._layouts, group_shape(weight.shape, op.attrs["groups"])
         engine = layouts.engine
-        below, above = layouts.of(dx.shape, self._image(op)), layouts.of(dy.shape, self._above(op))
-        found = convolution_backward_data(engine, below, engine.undecided(shape), above, op.attrs)
-        return [self._above(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
+        below, above = layouts.of(dx.shape, self._image(op)), layouts.of(dy.shape, self._output_layout(op))
+        found = convolution_backward_data(engine, below, engine.describe_undecided(shape), above, op.attrs)
+        return [self._output_layout(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
 
     def _convolution_weights(self, op: Op) -> LayoutRequest:
         x, dy = (self._tensors[t] for t in op.inputs)
         weight, *bias = (self._tensors[t] for t in self._graph.ops[op.forward_op].inputs[1:])
-        layouts, shape = self._layouts, grouped(weight.shape, op.attrs["groups"])
+        layouts, shape = self._layouts, group_shape(weight.shape, op.attrs["groups"])
         engine, image = layouts.engine, self._image(op)
         found = convolution_backward_weights(
             engine,
             layouts.of(x.shape, image),
-            engine.undecided(shape),
+            engine.describe_undecided(shape),
             layouts.of(bias[0].shape, PLAIN) if bias else None,
-            layouts.of(dy.shape, self._above(op)),
+            layouts.of(dy.shape, self._output_layout(op)),
             op.attrs,
         )
         gradient = self._weight(found, QUERY_DIFF_WEIGHTS, weight.shape)
-        return [image, self._above(op)], [(gradient, None), *[(PLAIN, None)] * len(bias)]
+        return [image, self._output_layout(op)], [(gradient, None), *[(PLAIN, None)] * len(bias)]
 
     def _image(self, op: Op) -> str:
         """The layout in which the forward convolution of `op` read its image."""
@@ -196,25 +227,25 @@ class Lowering:
             op.attrs,
             MAX,
         )
-        return self._noted(index.shape, made, "index")
+        return self._workspace_layout(index.shape, made, "index")
 
     def _mask(self, op: Op, layout: str) -> tuple[str, int | None]:
         """The layout of the mask of a batch norm with ReLU: whatever the library keeps for its backward pass."""
         x, mask = self._tensors[op.inputs[0]], self._tensors[op.outputs[3]]
         made = normalization_forward(self._layouts.engine, self._layouts.of(x.shape, layout), op.attrs)
-        return self._noted(mask.shape, made, "mask")
+        return self._workspace_layout(mask.shape, made, "mask")
 
-    def _noted(self, shape: tuple[int, ...], made: PrimitiveDescriptor, what: str) -> tuple[str, int | None]:
+    def _workspace_layout(self, shape: tuple[int, ...], made: PrimitiveDescriptor, what: str) -> tuple[str, int | None]:
         """Layout and bytes of what a primitive notes for its backward pass, in a form that is the library's secret."""
         found = made.descriptor(QUERY_WORKSPACE)
         assert found is not None
         return self._layouts.add(shape, found, f"{what} {found.nbytes} {found.layout}"), found.nbytes
 
-    def _mirrored(self, tensor: int) -> str | None:
+    def _primal_layout(self, tensor: int) -> str | None:
         """The layout that a gradient must have, or None for what is no gradient or is read by nobody."""
         return self._tensors[self._primal[tensor]].layout if tensor in self._primal else None
 
-    def _above(self, op: Op) -> str:
+    def _output_layout(self, op: Op) -> str:
         """The layout of the output of the forward operation that `op` is the gradient of."""
         return self._tensors[self._graph.ops[op.forward_op].outputs[0]].layout
 
@@ -233,7 +264,7 @@ class Lowering:
         self._set(number, layout)
         return number
 
-    def _in_layout(self, op: Op, tensor: int, layout: str, computed: bool) -> int:
+    def _bring_to(self, op: Op, tensor: int, layout: str, computed: bool) -> int:
         found = self._tensors[tensor]
         if self._serves(found.shape, found.layout, layout, computed):
             return tensor
@@ -259,7 +290,10 @@ class Lowering:
 
 
 def _primals(graph: Graph) -> dict[int, int]:
-    """For each gradient that is read, the tensor that it is the gradient of, by what its first reader does with it."""
+    """For each gradient that is read, the tensor that it is the gradient of, by what its first reader does with it.
+
+    A gradient of a shape that no output of the forward operation has belongs to none: a rule may make what it likes.
+    """
     primals: dict[int, int] = {}
     for op in reversed(graph.ops):
         for t in op.inputs:
@@ -267,8 +301,12 @@ def _primals(graph: Graph) -> dict[int, int]:
                 continue
             if op.phase is Phase.UPDATE:
                 primals[t] = op.inputs[0]
-            elif op.kind != "add":
-                primals[t] = graph.ops[op.forward_op].outputs[0]
+            elif op.kind != ADD.name:
+                shape = graph.tensors[t].shape
+                outputs = (o for o in graph.ops[op.forward_op].outputs if graph.tensors[o].shape == shape)
+                primal = next(outputs, None)
+                if primal is not None:
+                    primals[t] = primal
             elif op.outputs[0] in primals:
                 primals[t] = primals[op.outputs[0]]
     return primals

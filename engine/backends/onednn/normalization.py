@@ -23,7 +23,7 @@ from .handles import (
     Engine,
     PrimitiveDescriptor,
 )
-from .recipe import BACKWARD, INFERENCE, TRAINING, Recipe, Request
+from .recipe import BACKWARD, INFERENCE, TRAINING, PrimitiveRequest, Recipe
 
 GLOBAL_STATISTICS, USE_SCALE, USE_SHIFT, WITH_RELU = 1, 2, 4, 8
 AFFINE = USE_SCALE | USE_SHIFT
@@ -38,38 +38,38 @@ def normalization_forward(
     )
 
 
-def _training(r: Request, flags: int) -> PrimitiveDescriptor:
+def _training(r: PrimitiveRequest, flags: int) -> PrimitiveDescriptor:
     flags |= GLOBAL_STATISTICS if r.repeat else 0
     return normalization_forward(r.engine, r.inputs[0].layout, r.attrs, TRAINING, flags)
 
 
-def batch_norm_training(r: Request) -> Recipe:
+def batch_norm_training(r: PrimitiveRequest) -> Recipe:
     """The recipe with the batch's statistics: made in the first run, read in others."""
     return Recipe(_training(r, 0), {SOURCE: 0, SCALE: 1, SHIFT: 2, TARGET: 3, MEAN: 4, VARIANCE: 5})
 
 
-def batch_norm_relu(r: Request) -> Recipe:
+def batch_norm_relu(r: PrimitiveRequest) -> Recipe:
     """The same with a ReLU and its mask."""
     arguments = {SOURCE: 0, SCALE: 1, SHIFT: 2, TARGET: 3, MEAN: 4, VARIANCE: 5, WORKSPACE: 6}
     return Recipe(_training(r, WITH_RELU), arguments)
 
 
-def _inference(r: Request, flags: int) -> Recipe:
+def _inference(r: PrimitiveRequest, flags: int) -> Recipe:
     made = normalization_forward(r.engine, r.inputs[0].layout, r.attrs, INFERENCE, GLOBAL_STATISTICS | flags)
     return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, MEAN: 3, VARIANCE: 4, TARGET: 5})
 
 
-def batch_norm_inference(r: Request) -> Recipe:
+def batch_norm_inference(r: PrimitiveRequest) -> Recipe:
     """The recipe with the running statistics."""
     return _inference(r, 0)
 
 
-def batch_norm_relu_inference(r: Request) -> Recipe:
+def batch_norm_relu_inference(r: PrimitiveRequest) -> Recipe:
     """The same with a ReLU, which keeps no mask."""
     return _inference(r, WITH_RELU)
 
 
-def _gradient(r: Request, flags: int) -> PrimitiveDescriptor:
+def _gradient(r: PrimitiveRequest, flags: int) -> PrimitiveDescriptor:
     x, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     hint = normalization_forward(r.engine, x, r.attrs, TRAINING, flags)
     return r.engine.describe(
@@ -77,13 +77,13 @@ def _gradient(r: Request, flags: int) -> PrimitiveDescriptor:
     )
 
 
-def batch_norm_backward(r: Request) -> Recipe:
+def batch_norm_backward(r: PrimitiveRequest) -> Recipe:
     """The recipe of the gradients of image, scale and shift."""
     arguments = {SOURCE: 0, DIFF_TARGET: 1, SCALE: 2, MEAN: 3, VARIANCE: 4}
     return Recipe(_gradient(r, 0), arguments | {DIFF_SOURCE: 5, DIFF_SCALE: 6, DIFF_SHIFT: 7})
 
 
-def batch_norm_relu_backward(r: Request) -> Recipe:
+def batch_norm_relu_backward(r: PrimitiveRequest) -> Recipe:
     """The same through the ReLU, by its mask."""
     arguments = {SOURCE: 0, DIFF_TARGET: 1, SCALE: 2, MEAN: 3, VARIANCE: 4, WORKSPACE: 5}
     return Recipe(_gradient(r, WITH_RELU), arguments | {DIFF_SOURCE: 6, DIFF_SCALE: 7, DIFF_SHIFT: 8})

@@ -16,7 +16,7 @@ from .handles import (
     PrimitiveDescriptor,
     dimensions,
 )
-from .recipe import TRAINING, Recipe, Request, beyond
+from .recipe import TRAINING, PrimitiveRequest, Recipe, overhang
 
 MAX, AVERAGE_PADDED, AVERAGE = 511, 767, 1023
 
@@ -27,7 +27,7 @@ def pooling_forward(
     """The forward descriptor and the geometry that the backward one shares."""
     kernel = attrs.get("kernel", x.shape[2:])
     stride, padding = attrs.get("stride", kernel), attrs.get("padding", (0, 0))
-    after = [beyond(x.shape[2 + a], y.shape[2 + a], kernel[a], stride[a], padding[a]) for a in (0, 1)]
+    after = [overhang(x.shape[2 + a], y.shape[2 + a], kernel[a], stride[a], padding[a]) for a in (0, 1)]
     geometry = tuple(dimensions(v) for v in (stride, kernel, (0, 0), padding, after))
     return engine.describe("pooling_forward", TRAINING, algorithm, x, y, *geometry, engine.attributes), geometry
 
@@ -41,38 +41,38 @@ def counts_alike(image: tuple[int, ...], output: tuple[int, ...], attrs: Attrs) 
     if not attrs.get("count_include_pad", False):
         return True
     kernel, stride, padding = attrs["kernel"], attrs["stride"], attrs["padding"]
-    return all(beyond(image[2 + a], output[2 + a], kernel[a], stride[a], padding[a]) <= padding[a] for a in (0, 1))
+    return all(overhang(image[2 + a], output[2 + a], kernel[a], stride[a], padding[a]) <= padding[a] for a in (0, 1))
 
 
-def average(attrs: Attrs) -> int:
+def average_algorithm(attrs: Attrs) -> int:
     """Whether padding counts in the mean."""
     return AVERAGE_PADDED if attrs.get("count_include_pad", True) else AVERAGE
 
 
-def max_pool(r: Request) -> Recipe:
+def max_pool(r: PrimitiveRequest) -> Recipe:
     """The recipe of a max pooling, which keeps where each maximum was."""
     made, _ = pooling_forward(r.engine, r.inputs[0].layout, r.outputs[0].layout, r.attrs, MAX)
     return Recipe(made, {SOURCE: 0, TARGET: 1, WORKSPACE: 2})
 
 
-def average_pool(r: Request) -> Recipe:
+def average_pool(r: PrimitiveRequest) -> Recipe:
     """The recipe of an average pooling; without a kernel, over the whole image."""
-    made, _ = pooling_forward(r.engine, r.inputs[0].layout, r.outputs[0].layout, r.attrs, average(r.attrs))
+    made, _ = pooling_forward(r.engine, r.inputs[0].layout, r.outputs[0].layout, r.attrs, average_algorithm(r.attrs))
     return Recipe(made, {SOURCE: 0, TARGET: 1})
 
 
-def _pool_backward(r: Request, algorithm: int, arguments: Mapping[int, int]) -> Recipe:
+def _pool_backward(r: PrimitiveRequest, algorithm: int, arguments: Mapping[int, int]) -> Recipe:
     dy, dx = r.inputs[0].layout, r.outputs[0].layout
     hint, geometry = pooling_forward(r.engine, dx, dy, r.attrs, algorithm)
     made = r.engine.describe("pooling_backward", algorithm, dx, dy, *geometry, hint, r.engine.attributes)
     return Recipe(made, arguments)
 
 
-def max_pool_backward(r: Request) -> Recipe:
+def max_pool_backward(r: PrimitiveRequest) -> Recipe:
     """The recipe of a max pooling's gradient."""
     return _pool_backward(r, MAX, {DIFF_TARGET: 0, WORKSPACE: 1, DIFF_SOURCE: 2})
 
 
-def average_pool_backward(r: Request) -> Recipe:
+def average_pool_backward(r: PrimitiveRequest) -> Recipe:
     """The recipe of an average pooling's gradient."""
-    return _pool_backward(r, average(r.attrs), {DIFF_TARGET: 0, DIFF_SOURCE: 1})
+    return _pool_backward(r, average_algorithm(r.attrs), {DIFF_TARGET: 0, DIFF_SOURCE: 1})

@@ -38,7 +38,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PrimitiveRequest:
     """What a recipe is made from.
 
     Attributes:
@@ -55,9 +55,9 @@ class Request:
     repeat: bool
 
 
-MakeRecipe = Callable[[Request], Recipe]
+MakeRecipe = Callable[[PrimitiveRequest], Recipe]
 
 
-def beyond(size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
+def overhang(size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
     """By how many pixels the last window ends behind the image: the padding there, negative where it ends before."""
     return (outputs - 1) * stride + (kernel - 1) * dilation + 1 - size - padding

@@ -31,7 +31,7 @@ from .normalization import (
     batch_norm_training,
 )
 from .pooling import average_pool, average_pool_backward, counts_alike, max_pool, max_pool_backward
-from .recipe import TRAINING, MakeRecipe, Recipe, Request
+from .recipe import TRAINING, MakeRecipe, PrimitiveRequest, Recipe
 
 ADDITION = 131056
 
@@ -42,20 +42,20 @@ def _linear_forward(
     return engine.describe("inner_product_forward", TRAINING, x, weight, bias, y, engine.attributes)
 
 
-def _linear(r: Request) -> Recipe:
+def _linear(r: PrimitiveRequest) -> Recipe:
     bias = r.inputs[2].layout if len(r.inputs) == 3 else None
     made = _linear_forward(r.engine, r.inputs[0].layout, r.inputs[1].layout, bias, r.outputs[0].layout)
     return Recipe(made, {SOURCE: 0, WEIGHTS: 1, TARGET: len(r.inputs)} | ({BIAS: 2} if bias else {}))
 
 
-def _linear_data(r: Request) -> Recipe:
+def _linear_data(r: PrimitiveRequest) -> Recipe:
     dy, weight, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     hint = _linear_forward(r.engine, dx, weight, None, dy)
     made = r.engine.describe("inner_product_backward_data", dx, weight, dy, hint, r.engine.attributes)
     return Recipe(made, {DIFF_TARGET: 0, WEIGHTS: 1, DIFF_SOURCE: 2})
 
 
-def _linear_weights(r: Request) -> Recipe:
+def _linear_weights(r: PrimitiveRequest) -> Recipe:
     x, dy, dw = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     db = r.outputs[1].layout if len(r.outputs) == 2 else None
     hint = _linear_forward(r.engine, x, dw, db, dy)
@@ -63,13 +63,13 @@ def _linear_weights(r: Request) -> Recipe:
     return Recipe(made, {SOURCE: 0, DIFF_TARGET: 1, DIFF_WEIGHTS: 2} | ({DIFF_BIAS: 3} if db else {}))
 
 
-def _relu(r: Request) -> Recipe:
+def _relu(r: PrimitiveRequest) -> Recipe:
     x, y = r.inputs[0].layout, r.outputs[0].layout
     made = r.engine.describe("eltwise_forward", TRAINING, RELU, x, y, 0.0, 0.0, r.engine.attributes)
     return Recipe(made, {SOURCE: 0, TARGET: 1})
 
 
-def _relu_backward(r: Request) -> Recipe:
+def _relu_backward(r: PrimitiveRequest) -> Recipe:
     """The library reads the input's sign, and the output has the same."""
     y, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     hint = r.engine.describe("eltwise_forward", TRAINING, RELU, y, y, 0.0, 0.0, r.engine.attributes)
@@ -77,20 +77,20 @@ def _relu_backward(r: Request) -> Recipe:
     return Recipe(made, {SOURCE: 0, DIFF_TARGET: 1, DIFF_SOURCE: 2})
 
 
-def _sum(r: Request, attributes: object) -> Recipe:
+def _sum(r: PrimitiveRequest, attributes: object) -> Recipe:
     a, b, y = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
     return Recipe(r.engine.describe("binary", ADDITION, a, b, y, attributes), {SOURCE: 0, SOURCE_1: 1, TARGET: 2})
 
 
-def _add(r: Request) -> Recipe:
+def _add(r: PrimitiveRequest) -> Recipe:
     return _sum(r, r.engine.attributes)
 
 
-def _add_relu(r: Request) -> Recipe:
+def _add_relu(r: PrimitiveRequest) -> Recipe:
     return _sum(r, r.engine.rectifying)
 
 
-def _convert(r: Request) -> Recipe:
+def _convert(r: PrimitiveRequest) -> Recipe:
     return Recipe(r.engine.reorder(r.inputs[0].layout, r.outputs[0].layout), {SOURCE: 0, TARGET: 1})
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import flat_spans
-from .variant import Array, Implementation, OpSpec, Variant
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
 
 Piece = Callable[..., None]
 """Computes one piece from flat pieces of inputs, outputs and scratch."""
@@ -17,10 +17,10 @@ Piece = Callable[..., None]
 def _pieces(piece: Piece, *dtypes: str) -> Implementation:
     """An implementation that works through flat pieces, with one scratch array per type; "" is the operation's own."""
 
-    def implementation(site: OpSpec) -> tuple[Variant, ...]:
-        elements = site.outputs[0].nbytes // np.dtype(site.outputs[0].dtype).itemsize
+    def implementation(op: OpSpec) -> tuple[NumpyKernel, ...]:
+        elements = op.outputs[0].nbytes // np.dtype(op.outputs[0].dtype).itemsize
         longest, pieces = flat_spans(elements)
-        operands = len(site.inputs) + len(site.outputs)
+        operands = len(op.inputs) + len(op.outputs)
 
         def run(*arrays: Array) -> None:
             flat = [a.reshape(-1) for a in arrays[:operands]]
@@ -28,8 +28,8 @@ def _pieces(piece: Piece, *dtypes: str) -> Implementation:
                 length = span.stop - span.start
                 piece(*(a[span] for a in flat), *(a[:length] for a in arrays[operands:]))
 
-        scratch = tuple(TensorSpec((longest,), dtype or site.dtype) for dtype in dtypes)
-        return (Variant("pieces", run, scratch),)
+        scratch = tuple(TensorSpec((longest,), dtype or op.dtype) for dtype in dtypes)
+        return (NumpyKernel("pieces", run, scratch),)
 
     return implementation
 

@@ -13,7 +13,7 @@ import numpy as np
 from ....layers.graph import TensorSpec
 from .blocks import channel_blocks, channel_sums
 from .max_pooling import as_planes, planes
-from .variant import Array, Implementation, OpSpec, Variant, float64, store
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec, float64, store
 from .windows import Windows, pooling_windows
 
 
@@ -27,19 +27,19 @@ def _divisors(windows: Windows, axis: int, count_padding: bool, dtype: str) -> A
     return (ends - starts).astype(dtype)
 
 
-def _plan(site: OpSpec, x: TensorSpec, y: TensorSpec) -> tuple[Windows, Array, Array]:
-    windows = pooling_windows((x.shape[2], x.shape[3]), (y.shape[2], y.shape[3]), site.attrs)
-    counted = site.attrs["count_include_pad"]
+def _plan(op: OpSpec, x: TensorSpec, y: TensorSpec) -> tuple[Windows, Array, Array]:
+    windows = pooling_windows((x.shape[2], x.shape[3]), (y.shape[2], y.shape[3]), op.attrs)
+    counted = op.attrs["count_include_pad"]
     return (
         windows,
-        _divisors(windows, 0, counted, site.dtype)[:, None],
-        _divisors(windows, 1, counted, site.dtype),
+        _divisors(windows, 0, counted, op.dtype)[:, None],
+        _divisors(windows, 1, counted, op.dtype),
     )
 
 
-def _forward(site: OpSpec) -> tuple[Variant, ...]:
-    windows, rows, columns = _plan(site, site.inputs[0], site.outputs[0])
-    _, pieces = planes(windows, math.prod(site.inputs[0].shape[:2]))
+def _forward(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    windows, rows, columns = _plan(op, op.inputs[0], op.outputs[0])
+    _, pieces = planes(windows, math.prod(op.inputs[0].shape[:2]))
     taps = windows.taps(0, windows.output[0])
 
     def run(x: Array, y: Array, divisor: Array) -> None:
@@ -53,12 +53,12 @@ def _forward(site: OpSpec) -> tuple[Variant, ...]:
                 np.add(part, values[:, tap.inputs[0], tap.inputs[1]], out=part)
             np.divide(made, divisor, out=made)
 
-    return (Variant("taps", run, (TensorSpec(windows.output, site.dtype),)),)
+    return (NumpyKernel("taps", run, (TensorSpec(windows.output, op.dtype),)),)
 
 
-def _backward(site: OpSpec) -> tuple[Variant, ...]:
-    windows, rows, columns = _plan(site, site.outputs[0], site.inputs[0])
-    shape, pieces = planes(windows, math.prod(site.inputs[0].shape[:2]))
+def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    windows, rows, columns = _plan(op, op.outputs[0], op.inputs[0])
+    shape, pieces = planes(windows, math.prod(op.inputs[0].shape[:2]))
     taps = windows.taps(0, windows.output[0])
 
     def run(dy: Array, dx: Array, divisor: Array, shares: Array) -> None:
@@ -72,11 +72,11 @@ def _backward(site: OpSpec) -> tuple[Variant, ...]:
                 pixels = made[:, tap.inputs[0], tap.inputs[1]]
                 np.add(pixels, share[:, tap.outputs[0], tap.outputs[1]], out=pixels)
 
-    return (Variant("taps", run, (TensorSpec(windows.output, site.dtype), TensorSpec(shape, site.dtype))),)
+    return (NumpyKernel("taps", run, (TensorSpec(windows.output, op.dtype), TensorSpec(shape, op.dtype))),)
 
 
-def _global(site: OpSpec) -> tuple[Variant, ...]:
-    images, channels, height, width = site.inputs[0].shape
+def _global(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    images, channels, height, width = op.inputs[0].shape
     rows, pixels = images * channels, height * width
     elements, blocks = channel_blocks(1, rows, pixels)
 
@@ -85,16 +85,16 @@ def _global(site: OpSpec) -> tuple[Variant, ...]:
         np.divide(total, pixels, out=total)
         store(y.reshape(rows), total)
 
-    return (Variant("blocks", run, (float64(elements), float64(rows), float64(rows))),)
+    return (NumpyKernel("blocks", run, (float64(elements), float64(rows), float64(rows))),)
 
 
-def _global_backward(site: OpSpec) -> tuple[Variant, ...]:
-    _, _, height, width = site.outputs[0].shape
+def _global_backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    _, _, height, width = op.outputs[0].shape
 
     def run(dy: Array, dx: Array) -> None:
         np.divide(dy, height * width, out=dx)
 
-    return (Variant("broadcast", run),)
+    return (NumpyKernel("broadcast", run),)
 
 
 AVERAGE_POOLING: dict[str, Implementation] = {

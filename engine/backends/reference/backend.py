@@ -18,12 +18,12 @@ from threadpoolctl import threadpool_info
 from ....layers.graph import Graph, Op, Signature, Tensor
 from ....memory.arena import host_memory
 from ....memory.devices.host import HostMachine
-from ....memory.errors import DataError, DeviceError
+from ....memory.errors import DataError
 from ....memory.region import Region
 from ..backend import Kernel, Launch
 from .launch import make_launch
+from .numpy_kernel import Array, NumpyKernel, OpSpec
 from .registry import IMPLEMENTATIONS
-from .variant import Array, OpSpec, Variant
 
 
 class ReferenceBackend:
@@ -33,9 +33,14 @@ class ReferenceBackend:
     machine = HostMachine()
 
     def __init__(self) -> None:
-        self._variants: dict[Signature, tuple[Variant, ...]] = {}
+        self._kernels: dict[Signature, tuple[NumpyKernel, ...]] = {}
         # Launches are shared while somebody holds one; they hold their arena's memory, so its id is not given twice.
         self._launches: WeakValueDictionary[tuple[int, Signature, int, bool], Launch] = WeakValueDictionary()
+
+    @staticmethod
+    def computes(kind: str) -> bool:
+        """Whether there are numpy kernels for operations of a kind."""
+        return kind in IMPLEMENTATIONS
 
     def lower(self, graph: Graph) -> Graph:
         """Return the graph as it is: all layouts are plain."""
@@ -45,18 +50,11 @@ class ReferenceBackend:
         """List the kernels of `op`; the first is the one of `kernels="fixed"`.
 
         Those of a convolution give the same bits, except "rows", which comes last.
-
-        Raises:
-            DeviceError: there is no implementation of this kind.
         """
         return tuple(Kernel(v.name, v.workspace_bytes) for v in self._of(graph, op, graph.signature(op)))
 
     def bind(self, graph: Graph, op: Op, kernel: int, repeat: bool, arena: Region) -> Launch:
-        """Make what runs `op`; equal signatures share it while one of its users lives.
-
-        Raises:
-            DeviceError: there is no implementation of this kind.
-        """
+        """Make what runs `op`; equal signatures share it while one of its users lives."""
         signature = graph.signature(op)
         variant = self._of(graph, op, signature)[kernel]
         repeat = repeat and variant.repeat is not None
@@ -69,14 +67,12 @@ class ReferenceBackend:
             self._launches[key] = launch
         return launch
 
-    def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[Variant, ...]:
-        found = self._variants.get(signature)
+    def _of(self, graph: Graph, op: Op, signature: Signature) -> tuple[NumpyKernel, ...]:
+        found = self._kernels.get(signature)
         if found is None:
-            if op.kind not in IMPLEMENTATIONS:
-                raise DeviceError(f"{op.name} ({op.kind})", "a kind that the reference backend computes", op.kind)
             inputs, outputs = (tuple(graph.tensors[t].spec for t in ids) for ids in (op.inputs, op.outputs))
             found = IMPLEMENTATIONS[op.kind](OpSpec(inputs, outputs, op.attrs))
-            self._variants[signature] = found
+            self._kernels[signature] = found
         return found
 
     def encode(self, tensor: Tensor, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:

@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .blocks import Blocks, add_sums, channel_blocks, channel_sums, shaped
-from .variant import Array, Implementation, OpSpec, Variant, float64, store
+from .blocks import Blocks, add_sums, channel_blocks, channel_sums, view_like
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec, float64, store
 
 
 def _flat(x: Array) -> Array:
@@ -21,9 +21,9 @@ def _flat(x: Array) -> Array:
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
-def _blocks(site: OpSpec) -> tuple[int, Blocks, int]:
+def _blocks(op: OpSpec) -> tuple[int, Blocks, int]:
     """The largest block's elements, the blocks, and the values per channel."""
-    images, channels, *image = site.inputs[0].shape
+    images, channels, *image = op.inputs[0].shape
     pixels = math.prod(image)
     return (*channel_blocks(images, channels, pixels), images * pixels)
 
@@ -60,9 +60,9 @@ def _normalize(
         np.add(made, bias[c, None], out=made)
 
 
-def _training(site: OpSpec) -> tuple[Variant, ...]:
-    elements, blocks, count = _blocks(site)
-    eps, channels = site.attrs["eps"], site.inputs[0].shape[1]
+def _training(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    elements, blocks, count = _blocks(op)
+    eps, channels = op.attrs["eps"], op.inputs[0].shape[1]
 
     def repeat(*arrays: Array) -> None:
         x, weight, bias, y, mean, var, _buffer, _centre, total, _part, scale = arrays
@@ -77,7 +77,7 @@ def _training(site: OpSpec) -> tuple[Variant, ...]:
         total.fill(0)
         for block in blocks:
             c, values = block[1], flat[block]
-            centred = shaped(buffer, values)
+            centred = view_like(buffer, values)
             np.copyto(centred, values)
             np.subtract(centred, centre[c, None], out=centred)
             np.multiply(centred, centred, out=centred)
@@ -87,23 +87,23 @@ def _training(site: OpSpec) -> tuple[Variant, ...]:
         repeat(*arrays)
 
     vectors = (float64(channels),) * 3
-    return (Variant("blocks", run, (float64(elements), *vectors, TensorSpec((channels,), site.dtype)), repeat),)
+    return (NumpyKernel("blocks", run, (float64(elements), *vectors, TensorSpec((channels,), op.dtype)), repeat),)
 
 
-def _inference(site: OpSpec) -> tuple[Variant, ...]:
-    _, blocks, _ = _blocks(site)
-    eps, channels = site.attrs["eps"], site.inputs[0].shape[1]
+def _inference(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    _, blocks, _ = _blocks(op)
+    eps, channels = op.attrs["eps"], op.inputs[0].shape[1]
 
     def run(x: Array, weight: Array, bias: Array, mean: Array, var: Array, y: Array, wide: Array, scale: Array) -> None:
         _normalize(blocks, eps, x, weight, bias, mean, var, y, wide, scale)
 
-    return (Variant("blocks", run, (float64(channels), TensorSpec((channels,), site.dtype))),)
+    return (NumpyKernel("blocks", run, (float64(channels), TensorSpec((channels,), op.dtype))),)
 
 
-def _backward(site: OpSpec) -> tuple[Variant, ...]:
+def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     """Dx = weight / σ · (dy − Σ dy / n − (x − mean) / σ² · Σ dy (x − mean) / n), with n values per channel."""
-    elements, blocks, count = _blocks(site)
-    eps, channels = site.attrs["eps"], site.inputs[0].shape[1]
+    elements, blocks, count = _blocks(op)
+    eps, channels = op.attrs["eps"], op.inputs[0].shape[1]
 
     def run(
         x: Array,
@@ -129,7 +129,7 @@ def _backward(site: OpSpec) -> tuple[Variant, ...]:
         sums.fill(0)
         for block in blocks:
             c, found = block[1], source[block]
-            centred, gradient = shaped(values, found), shaped(gradients, found)
+            centred, gradient = view_like(values, found), view_like(gradients, found)
             np.copyto(centred, found)
             np.subtract(centred, mean[c, None], out=centred)
             np.copyto(gradient, above[block])
@@ -150,21 +150,21 @@ def _backward(site: OpSpec) -> tuple[Variant, ...]:
         narrow = values.view(x.dtype)
         for block in blocks:
             c, found = block[1], source[block]
-            made = shaped(narrow, found)
+            made = view_like(narrow, found)
             np.subtract(found, mean[c, None], out=made)
             np.multiply(made, slope[c, None], out=made)
             np.add(made, above[block], out=made)
             np.subtract(made, shift[c, None], out=made)
             np.multiply(made, scale[c, None], out=below[block])
 
-    wide, narrow = (float64(channels),) * 4, (TensorSpec((channels,), site.dtype),) * 3
-    return (Variant("blocks", run, (float64(elements), float64(elements), *wide, *narrow)),)
+    wide, narrow = (float64(channels),) * 4, (TensorSpec((channels,), op.dtype),) * 3
+    return (NumpyKernel("blocks", run, (float64(elements), float64(elements), *wide, *narrow)),)
 
 
-def _update(site: OpSpec) -> tuple[Variant, ...]:
+def _update(op: OpSpec) -> tuple[NumpyKernel, ...]:
     """Running ← (1 − momentum) · running + momentum · batch, the variance unbiased: times n / (n − 1)."""
-    (channels,) = site.inputs[0].shape
-    momentum, count = site.attrs["momentum"], site.attrs["count"]
+    (channels,) = op.inputs[0].shape
+    momentum, count = op.attrs["momentum"], op.attrs["count"]
 
     def move(batch: Array, running: Array, share: float, new: Array, old: Array) -> None:
         np.copyto(new, batch)
@@ -178,7 +178,7 @@ def _update(site: OpSpec) -> tuple[Variant, ...]:
         move(mean, running_mean, momentum, new, old)
         move(var, running_var, momentum * count / (count - 1), new, old)
 
-    return (Variant("vector", run, (float64(channels), float64(channels))),)
+    return (NumpyKernel("vector", run, (float64(channels), float64(channels))),)
 
 
 BATCH_NORM: dict[str, Implementation] = {

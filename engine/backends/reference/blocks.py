@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .variant import Array
+from .numpy_kernel import Array
 
 BUFFER_ELEMENTS = 1 << 15
 """Elements of a scratch array: 256 KiB of float64, which stays in a processor's second-level cache."""
@@ -76,7 +76,7 @@ def channel_blocks(images: int, channels: int, pixels: int) -> tuple[int, Blocks
     return steps[0] * steps[1] * steps[2], blocks
 
 
-def shaped(buffer: Array, like: Array) -> Array:
+def view_like(buffer: Array, like: Array) -> Array:
     """The first elements of the flat `buffer` in the shape of `like`."""
     return buffer[: like.size].reshape(like.shape)
 
@@ -92,6 +92,6 @@ def channel_sums(x: Array, blocks: Blocks, buffer: Array, total: Array, part: Ar
     total.fill(0)
     for block in blocks:
         values = x[block]
-        wide = shaped(buffer, values)
+        wide = view_like(buffer, values)
         np.copyto(wide, values)
         add_sums(wide, total[block[1]], part[block[1]])

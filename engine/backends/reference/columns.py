@@ -15,7 +15,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import Spans
-from .variant import Array
+from .numpy_kernel import Array
 from .windows import Area, Tap, Windows
 
 BATCH_BYTES = 16 * 2**20
@@ -111,7 +111,7 @@ class Tiling:
                 # The border is the same for all images, and copying never touches it.
                 around.fill(0)
                 inside = around[:, :, strip.inside[0], strip.inside[1]]
-                met = self._met(strip, frame, frame.shape[2:], 0, frame.shape[0])
+                met = self._overlap(strip, frame, frame.shape[2:], 0, frame.shape[0])
             for images in self.images:
                 count = images.stop - images.start
                 if self.padded:
@@ -120,10 +120,10 @@ class Tiling:
                 else:
                     first = images.start * self.channels * math.prod(self.windows.image)
                     first += strip.origin * self.windows.image[1]
-                    np.copyto(taps[:count], self._met(strip, x, self.windows.image, first, count))
+                    np.copyto(taps[:count], self._overlap(strip, x, self.windows.image, first, count))
                 yield images, strip, matrix[:count]
 
-    def _met(self, strip: Strip, pixels: Array, size: tuple[int, ...], first: int, images: int) -> Array:
+    def _overlap(self, strip: Strip, pixels: Array, size: tuple[int, ...], first: int, images: int) -> Array:
         """A view (images, C, kh, kw, rows, W') of what every tap meets; `pixels` is contiguous with images of `size`."""
         height, width = size
         stride, dilation = self.windows.stride, self.windows.dilation

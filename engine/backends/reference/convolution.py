@@ -18,8 +18,8 @@ import numpy as np
 from ....layers.graph import TensorSpec
 from .blocks import Spans, channel_blocks, channel_sums
 from .columns import Tiling, tilings
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec, float64, store
 from .products import SPAN, part_of, product
-from .variant import Array, Implementation, OpSpec, Variant, float64, store
 from .windows import Windows, convolution_windows
 
 
@@ -61,20 +61,20 @@ class _Geometry:
         return y.reshape(self.images, self.groups, self.filters // self.groups, -1)
 
 
-def _geometry(x: TensorSpec, weight: TensorSpec, site: OpSpec) -> _Geometry:
+def _geometry(x: TensorSpec, weight: TensorSpec, op: OpSpec) -> _Geometry:
     images, channels, height, width = x.shape
-    windows = convolution_windows((height, width), (weight.shape[2], weight.shape[3]), site.attrs)
-    return _Geometry(windows, images, channels, site.attrs["groups"], weight.shape[0], x.dtype)
+    windows = convolution_windows((height, width), (weight.shape[2], weight.shape[3]), op.attrs)
+    return _Geometry(windows, images, channels, op.attrs["groups"], weight.shape[0], x.dtype)
 
 
-def _forward(site: OpSpec) -> tuple[Variant, ...]:
-    geometry = _geometry(site.inputs[0], site.inputs[1], site)
-    bias = len(site.inputs) == 3
+def _forward(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    geometry = _geometry(op.inputs[0], op.inputs[1], op)
+    bias = len(op.inputs) == 3
     if geometry.windows.pointwise:
         part = part_of((geometry.filters, math.prod(geometry.windows.output)), geometry.depth, geometry.dtype)
-        return (Variant("direct", partial(_run_direct, geometry, bias), (part,)),)
+        return (NumpyKernel("direct", partial(_run_direct, geometry, bias), (part,)),)
     return tuple(
-        Variant(
+        NumpyKernel(
             tiling.name,
             partial(_run_forward, geometry, tiling, bias),
             (
@@ -118,13 +118,13 @@ def _run_forward(geometry: _Geometry, tiling: Tiling, has_bias: bool, x: Array, 
             _add_bias(geometry, made, bias[0])
 
 
-def _backward_data(site: OpSpec) -> tuple[Variant, ...]:
-    geometry = _geometry(site.outputs[0], site.inputs[1], site)
+def _backward_data(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    geometry = _geometry(op.outputs[0], op.inputs[1], op)
     if geometry.windows.pointwise:
         part = part_of((geometry.channels, math.prod(geometry.windows.image)), geometry.filter_depth, geometry.dtype)
-        return (Variant("direct", partial(_run_direct_data, geometry), (part,)),)
+        return (NumpyKernel("direct", partial(_run_direct_data, geometry), (part,)),)
     return tuple(
-        Variant(tiling.name, partial(_run_data, geometry, tiling), (tiling.columns,)) for tiling in geometry.tilings
+        NumpyKernel(tiling.name, partial(_run_data, geometry, tiling), (tiling.columns,)) for tiling in geometry.tilings
     )
 
 
@@ -148,14 +148,14 @@ def _run_data(geometry: _Geometry, tiling: Tiling, dy: Array, weight: Array, dx:
                 np.add(pixels, made[:, :, tap.row, tap.column, tap.outputs[0], tap.outputs[1]], out=pixels)
 
 
-def _backward_weights(site: OpSpec) -> tuple[Variant, ...]:
-    x, has_bias = site.inputs[0], len(site.outputs) == 2
-    geometry = _geometry(x, site.outputs[0], site)
+def _backward_weights(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    x, has_bias = op.inputs[0], len(op.outputs) == 2
+    geometry = _geometry(x, op.outputs[0], op)
     product = TensorSpec((geometry.groups, geometry.filters // geometry.groups, geometry.depth), x.dtype)
     elements, blocks = channel_blocks(geometry.images, geometry.filters, math.prod(geometry.windows.output))
     sums = (float64(elements), *(float64(geometry.filters),) * 2) if has_bias else (float64(0),) * 3
 
-    def variant(name: str, tiling: Tiling | None) -> Variant:
+    def variant(name: str, tiling: Tiling | None) -> NumpyKernel:
         def run(x: Array, dy: Array, dw: Array, *rest: Array) -> None:
             *db, one, frame, columns, buffer, total, part = rest
             if db:
@@ -172,7 +172,7 @@ def _backward_weights(site: OpSpec) -> tuple[Variant, ...]:
                     begun = True
 
         empty = TensorSpec((0,), x.dtype)
-        return Variant(
+        return NumpyKernel(
             name, run, (product, *((empty, empty) if tiling is None else (tiling.frame, tiling.columns)), *sums)
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import flat_spans
-from .variant import Array, Implementation, OpSpec, Variant
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
 
 
 def uniforms(random_key: Array, stream: int) -> np.random.Generator:
@@ -27,9 +27,9 @@ def uniforms(random_key: Array, stream: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=random_key.view(np.uint64), counter=counter))
 
 
-def _dropout(site: OpSpec) -> tuple[Variant, ...]:
-    p, stream = site.attrs["p"], site.attrs["stream"]
-    longest, pieces = flat_spans(math.prod(site.inputs[0].shape))
+def _dropout(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    p, stream = op.attrs["p"], op.attrs["stream"]
+    longest, pieces = flat_spans(math.prod(op.inputs[0].shape))
     scale, threshold = 1.0 / (1.0 - p), np.float32(p)
 
     def run(x: Array, random_key: Array, y: Array, numbers: Array, dropped: Array) -> None:
@@ -43,7 +43,7 @@ def _dropout(site: OpSpec) -> tuple[Variant, ...]:
             np.multiply(source[span], scale, out=made)
             np.copyto(made, 0, where=zero)
 
-    return (Variant("pieces", run, (TensorSpec((longest,), "float32"), TensorSpec((longest,), "bool"))),)
+    return (NumpyKernel("pieces", run, (TensorSpec((longest,), "float32"), TensorSpec((longest,), "bool"))),)
 
 
 DROPOUT: dict[str, Implementation] = {"dropout_training": _dropout, "dropout_backward": _dropout}

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from ..backend import Launch
-from .variant import Array, Variant
+from .numpy_kernel import Array, NumpyKernel
 
 UFUNC_BUFFER_ELEMENTS = 384
 """numpy's own buffers while a ufunc casts or broadcasts; small, since they are the one memory that no plan counts."""
 
 
 def make_launch(
-    variant: Variant, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], repeat: bool, memory: Array
+    variant: NumpyKernel, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], repeat: bool, memory: Array
 ) -> Launch:
     """Something to call with the addresses of the operands, (shape, type) each, and of the workspace."""
     run = variant.repeat if repeat and variant.repeat is not None else variant.run

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks import channel_blocks, channel_sums
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec, float64, store
 from .products import part_of, product
-from .variant import Array, Implementation, OpSpec, Variant, float64, store
 
 
-def _forward(site: OpSpec) -> tuple[Variant, ...]:
-    (images, features), (made, _) = site.inputs[0].shape, site.inputs[1].shape
-    return (Variant("matmul", _run_forward, (part_of((images, made), features, site.dtype),)),)
+def _forward(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    (images, features), (made, _) = op.inputs[0].shape, op.inputs[1].shape
+    return (NumpyKernel("matmul", _run_forward, (part_of((images, made), features, op.dtype),)),)
 
 
 def _run_forward(x: Array, weight: Array, *rest: Array) -> None:
@@ -21,19 +21,19 @@ def _run_forward(x: Array, weight: Array, *rest: Array) -> None:
         np.add(y, bias[0], out=y)
 
 
-def _backward_data(site: OpSpec) -> tuple[Variant, ...]:
-    made, features = site.inputs[1].shape
-    return (Variant("matmul", _run_data, (part_of((site.inputs[0].shape[0], features), made, site.dtype),)),)
+def _backward_data(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    made, features = op.inputs[1].shape
+    return (NumpyKernel("matmul", _run_data, (part_of((op.inputs[0].shape[0], features), made, op.dtype),)),)
 
 
 def _run_data(dy: Array, weight: Array, dx: Array, part: Array) -> None:
     product(dy, weight, dx, part)
 
 
-def _backward_weights(site: OpSpec) -> tuple[Variant, ...]:
-    if len(site.outputs) == 1:
-        return (Variant("matmul", _run_weights),)
-    images, features = site.inputs[1].shape
+def _backward_weights(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    if len(op.outputs) == 1:
+        return (NumpyKernel("matmul", _run_weights),)
+    images, features = op.inputs[1].shape
     elements, blocks = channel_blocks(images, features, 1)
 
     def run(x: Array, dy: Array, dw: Array, db: Array, buffer: Array, total: Array, part: Array) -> None:
@@ -41,7 +41,7 @@ def _backward_weights(site: OpSpec) -> tuple[Variant, ...]:
         channel_sums(dy.reshape(images, features, 1), blocks, buffer, total, part)
         store(db, total)
 
-    return (Variant("matmul", run, (float64(elements), float64(features), float64(features))),)
+    return (NumpyKernel("matmul", run, (float64(elements), float64(features), float64(features))),)
 
 
 def _run_weights(x: Array, dy: Array, dw: Array) -> None:

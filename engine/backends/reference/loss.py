@@ -11,14 +11,14 @@ from ....layers.graph import TensorSpec
 from ....layers.losses.cross_entropy import TOP
 from ....layers.step_scalars import LOSS_SCALE
 from .blocks import BUFFER_ELEMENTS, Spans
-from .variant import Array, Implementation, OpSpec, Variant, float64, store
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec, float64, store
 
 MOST_ROWS = 512
 
 
-def _rows(site: OpSpec) -> tuple[int, int, int, Spans, Array]:
+def _rows(op: OpSpec) -> tuple[int, int, int, Spans, Array]:
     """Images, classes, rows of a piece, the pieces, and where each row of a piece begins when it is flat."""
-    images, classes = site.inputs[0].shape
+    images, classes = op.inputs[0].shape
     step = min(images, MOST_ROWS, max(1, BUFFER_ELEMENTS // classes))
     return images, classes, step, Spans(images, step), np.arange(step) * classes
 
@@ -31,12 +31,12 @@ def _exponentials(values: Array, logits: Array, column: Array) -> None:
     np.exp(values, out=values)
 
 
-def _forward(site: OpSpec) -> tuple[Variant, ...]:
+def _forward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     """Loss = mean over images of log Σ exp(l_j) − l_label; an image counts for top-n where fewer than n rank before.
 
     What ranks before the label: every other class whose logit is not at most the label's, so a NaN does.
     """
-    images, classes, step, pieces, starts = _rows(site)
+    images, classes, step, pieces, starts = _rows(op)
 
     def run(
         logits: Array,
@@ -72,13 +72,13 @@ def _forward(site: OpSpec) -> tuple[Variant, ...]:
         loss[0] = total / images
         correct[:] = first, among
 
-    vectors = (float64(step), float64(step), TensorSpec((step,), site.dtype), TensorSpec((step,), "int64"))
-    return (Variant("rows", run, (float64(step, classes), *vectors, TensorSpec((step, classes), "bool"))),)
+    vectors = (float64(step), float64(step), TensorSpec((step,), op.dtype), TensorSpec((step,), "int64"))
+    return (NumpyKernel("rows", run, (float64(step, classes), *vectors, TensorSpec((step, classes), "bool"))),)
 
 
-def _backward(site: OpSpec) -> tuple[Variant, ...]:
+def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     """Dlogits = (softmax − one-hot) · loss_scale / N."""
-    images, classes, step, pieces, starts = _rows(site)
+    images, classes, step, pieces, starts = _rows(op)
 
     def run(
         logits: Array, labels: Array, scalars: Array, dlogits: Array, values: Array, column: Array, places: Array
@@ -95,7 +95,7 @@ def _backward(site: OpSpec) -> tuple[Variant, ...]:
             np.multiply(wide, scale, out=wide)
             store(dlogits[piece], wide)
 
-    return (Variant("rows", run, (float64(step, classes), float64(step), TensorSpec((step,), "int64"))),)
+    return (NumpyKernel("rows", run, (float64(step, classes), float64(step), TensorSpec((step,), "int64"))),)
 
 
 LOSS: dict[str, Implementation] = {

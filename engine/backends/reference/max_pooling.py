@@ -11,7 +11,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import BUFFER_ELEMENTS, Spans
-from .variant import Array, Implementation, OpSpec, Variant
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
 from .windows import Tap, Windows, pooling_windows
 
 
@@ -26,10 +26,10 @@ def as_planes(x: Array) -> Array:
     return x.reshape(-1, x.shape[2], x.shape[3])
 
 
-def _forward(site: OpSpec) -> tuple[Variant, ...]:
-    images, channels, height, width = site.inputs[0].shape
-    y, index = site.outputs
-    windows = pooling_windows((height, width), (y.shape[2], y.shape[3]), site.attrs)
+def _forward(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    images, channels, height, width = op.inputs[0].shape
+    y, index = op.outputs
+    windows = pooling_windows((height, width), (y.shape[2], y.shape[3]), op.attrs)
     shape, pieces = planes(windows, images * channels)
     taps = windows.taps(0, windows.output[0])
     numbers = [np.dtype(index.dtype).type(tap.row * windows.kernel[1] + tap.column) for tap in taps]
@@ -55,7 +55,7 @@ def _forward(site: OpSpec) -> tuple[Variant, ...]:
                 np.copyto(old, new, where=replaced)
                 np.copyto(at[:, tap.outputs[0], tap.outputs[1]], number, where=replaced)
 
-    return (Variant("taps", run, (TensorSpec(shape, "bool"),) * 2),)
+    return (NumpyKernel("taps", run, (TensorSpec(shape, "bool"),) * 2),)
 
 
 def _part(scratch: Array, count: int, tap: Tap) -> Array:
@@ -68,11 +68,11 @@ def _first_taps(windows: Windows, axis: int) -> Array:
     return np.maximum(0, -starts)
 
 
-def _backward(site: OpSpec) -> tuple[Variant, ...]:
+def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     """Dx ← 0; dx[where the index of a window points] += dy, tap by tap in row order."""
-    dy, index = site.inputs
-    images, channels, height, width = site.outputs[0].shape
-    windows = pooling_windows((height, width), (dy.shape[2], dy.shape[3]), site.attrs)
+    dy, index = op.inputs
+    images, channels, height, width = op.outputs[0].shape
+    windows = pooling_windows((height, width), (dy.shape[2], dy.shape[3]), op.attrs)
     shape, pieces = planes(windows, images * channels)
     taps = windows.taps(0, windows.output[0])
     numbers = [np.dtype(index.dtype).type(tap.row * windows.kernel[1] + tap.column) for tap in taps]
@@ -91,7 +91,7 @@ def _backward(site: OpSpec) -> tuple[Variant, ...]:
                 pixels = made[:, tap.inputs[0], tap.inputs[1]]
                 np.add(pixels, part, out=pixels)
 
-    return (Variant("taps", run, (TensorSpec(shape, "bool"), TensorSpec(shape, dy.dtype))),)
+    return (NumpyKernel("taps", run, (TensorSpec(shape, "bool"), TensorSpec(shape, dy.dtype))),)
 
 
 MAX_POOLING: dict[str, Implementation] = {"max_pool": _forward, "max_pool_backward": _backward}

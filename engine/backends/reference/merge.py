@@ -7,14 +7,14 @@ from itertools import accumulate
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from .variant import Array, Implementation, OpSpec, Variant
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
 
 
-def _add(site: OpSpec) -> tuple[Variant, ...]:
+def _add(op: OpSpec) -> tuple[NumpyKernel, ...]:
     def run(a: Array, b: Array, y: Array) -> None:
         np.add(a, b, out=y)
 
-    return (Variant("whole", run),)
+    return (NumpyKernel("whole", run),)
 
 
 def _ranges(parts: tuple[TensorSpec, ...]) -> tuple[slice, ...]:
@@ -23,33 +23,33 @@ def _ranges(parts: tuple[TensorSpec, ...]) -> tuple[slice, ...]:
     return tuple(slice(end - part.shape[1], end) for part, end in zip(parts, ends, strict=True))
 
 
-def _concat(site: OpSpec) -> tuple[Variant, ...]:
-    ranges = _ranges(site.inputs)
+def _concat(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    ranges = _ranges(op.inputs)
 
     def run(*arrays: Array) -> None:
         *parts, whole = arrays
         for part, channels in zip(parts, ranges, strict=True):
             np.copyto(whole[:, channels], part)
 
-    return (Variant("copies", run),)
+    return (NumpyKernel("copies", run),)
 
 
-def _split(site: OpSpec) -> tuple[Variant, ...]:
-    ranges = _ranges(site.outputs)
+def _split(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    ranges = _ranges(op.outputs)
 
     def run(whole: Array, *parts: Array) -> None:
         for part, channels in zip(parts, ranges, strict=True):
             np.copyto(part, whole[:, channels])
 
-    return (Variant("copies", run),)
+    return (NumpyKernel("copies", run),)
 
 
-def _reshape(site: OpSpec) -> tuple[Variant, ...]:
+def _reshape(op: OpSpec) -> tuple[NumpyKernel, ...]:
     def run(x: Array, y: Array) -> None:
         # numpy returns at once where both are the same bytes.
         np.copyto(y.reshape(-1), x.reshape(-1))
 
-    return (Variant("copy", run),)
+    return (NumpyKernel("copy", run),)
 
 
 MERGE: dict[str, Implementation] = {

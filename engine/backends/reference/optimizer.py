@@ -9,16 +9,16 @@ import numpy as np
 from ....layers.graph import TensorSpec
 from ....layers.step_scalars import LEARNING_RATE
 from .blocks import flat_spans
-from .variant import Array, Implementation, OpSpec, Variant
+from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
 
 PIECE_ELEMENTS = 1 << 14
 """Elements of a piece: two scratch arrays of float64 are 256 KiB."""
 
 
-def _sgd(site: OpSpec) -> tuple[Variant, ...]:
-    attrs = site.attrs
+def _sgd(op: OpSpec) -> tuple[NumpyKernel, ...]:
+    attrs = op.attrs
     momentum, weight_decay, nesterov = attrs["momentum"], attrs["weight_decay"], attrs["nesterov"]
-    longest, pieces = flat_spans(math.prod(site.inputs[0].shape), PIECE_ELEMENTS)
+    longest, pieces = flat_spans(math.prod(op.inputs[0].shape), PIECE_ELEMENTS)
 
     def run(weight: Array, gradient: Array, *rest: Array) -> None:
         *velocity, scalars, decayed, step = rest
@@ -44,7 +44,7 @@ def _sgd(site: OpSpec) -> tuple[Variant, ...]:
             np.multiply(g, rate, out=move)
             np.subtract(w, move, out=w)
 
-    return (Variant("pieces", run, (TensorSpec((longest,), site.dtype),) * 2),)
+    return (NumpyKernel("pieces", run, (TensorSpec((longest,), op.dtype),) * 2),)
 
 
 OPTIMIZER: dict[str, Implementation] = {"sgd_update": _sgd}

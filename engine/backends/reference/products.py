@@ -14,7 +14,7 @@ import numpy as np
 
 from ....layers.graph import TensorSpec
 from .blocks import Spans
-from .variant import Array
+from .numpy_kernel import Array
 
 SPAN = 128
 """Terms that are added by one product."""

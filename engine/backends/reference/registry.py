@@ -1,10 +1,8 @@
-"""Which implementation serves which kind of operation."""
+"""Which numpy kernels serve which kind of operation; `bathyal.register_operation` adds those of a new kind."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
+from ....memory.registry import Registry
 from .activation import ACTIVATION
 from .average_pooling import AVERAGE_POOLING
 from .batch_norm import BATCH_NORM
@@ -14,11 +12,12 @@ from .linear import LINEAR
 from .loss import LOSS
 from .max_pooling import MAX_POOLING
 from .merge import MERGE
+from .numpy_kernel import Implementation
 from .optimizer import OPTIMIZER
 from .response_norm import RESPONSE_NORM
-from .variant import Implementation
 
-IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType(
+IMPLEMENTATIONS: Registry[Implementation] = Registry(
+    "numpy kernels of a kind of operation",
     {
         **ACTIVATION,
         **AVERAGE_POOLING,
@@ -31,6 +30,6 @@ IMPLEMENTATIONS: Mapping[str, Implementation] = MappingProxyType(
         **MERGE,
         **OPTIMIZER,
         **RESPONSE_NORM,
-    }
+    },
 )
-"""By kind; every kind that a training, evaluation or prediction graph can hold."""
+"""By kind. Every kind that a training, evaluation or prediction graph can hold has an implementation here."""

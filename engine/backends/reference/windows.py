@@ -58,15 +58,15 @@ class Windows:
         """
         made = []
         for row in range(self.kernel[0]):
-            vertical = self._met(0, row, first, last)
+            vertical = self._overlap(0, row, first, last)
             for column in range(self.kernel[1]):
-                horizontal = self._met(1, column, 0, self.output[1])
+                horizontal = self._overlap(1, column, 0, self.output[1])
                 if vertical and horizontal:
                     areas = ((vertical[i], horizontal[i]) for i in (0, 1))
                     made.append(Tap(row, column, *areas))
         return tuple(made)
 
-    def _met(self, axis: int, tap: int, first: int, last: int) -> tuple[slice, slice] | None:
+    def _overlap(self, axis: int, tap: int, first: int, last: int) -> tuple[slice, slice] | None:
         """The pixels and the outputs of one tap along one axis; None where it meets padding alone."""
         stride = self.stride[axis]
         shift = tap * self.dilation[axis] - self.padding[axis]

@@ -1,12 +1,8 @@
-"""Runs single operations of a backend in a small arena and checks how they treat memory.
-
-Operands lie at multiples of 64 with guard bytes between them, everything else is filled with a pattern. After every
-run the guards, and all inputs that the operation does not overwrite, must be as before.
-"""
+"""What the tests of all backends share: a harness of the numpy backend, oracles, and values for every operation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bathyal.engine.backends.backend import NO_WORKSPACE, Kernel, Launch
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.layers import (
     SGD,
@@ -34,7 +29,6 @@ from bathyal.layers import (
     MaxPool2d,
     Op,
     ReLU,
-    Role,
     Sequential,
     Sigmoid,
     Tanh,
@@ -43,161 +37,19 @@ from bathyal.layers import (
     prediction_graph,
     training_graph,
 )
-from bathyal.layers.assembly import Assembly
-from bathyal.layers.graph import FED, TensorSpec
-from bathyal.layers.initializers import initialize
-from bathyal.layers.kinds import KINDS
 from bathyal.layers.modes import LABELS, RANDOM_KEY, SCALARS
 from bathyal.memory.arena import Arena
+from tests.support.operation_harness import OperationHarness, relative_distance
 
 Array = npt.NDArray[Any]
 
-GUARD_BYTES = 64
 ARENA_BYTES = 32 * 2**20
-POISON = 0xFF
-"""Every float of these bytes is a NaN."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run left behind: outputs, and the inputs afterwards."""
-
-    outputs: list[Array]
-    inputs: list[Array]
-
-
-class OperationHarness:
-    """One backend and one arena for many operations."""
-
-    def __init__(self, arena: Arena) -> None:
-        self.arena = arena
-        self.backend = ReferenceBackend()
-
-    def operation(
-        self, kind: str, inputs: Sequence[Array], attrs: Mapping[str, Any], outputs: Sequence[TensorSpec] | None = None
-    ) -> tuple[Graph, Op]:
-        """A graph of one operation; `outputs` are needed for kinds without a shape rule."""
-        assembly = Assembly(kind)
-        specs = [TensorSpec(a.shape, str(a.dtype)) for a in inputs]
-        ids = [assembly.tensor(f"input{i}", s, Role.ACTIVATION) for i, s in enumerate(specs)]
-        if outputs is None:
-            shapes = KINDS[kind].shapes
-            assert shapes is not None, f"{kind} has no shape rule: give the outputs"
-            outputs = shapes(specs, attrs)
-        made = [assembly.tensor(f"output{i}", s, Role.ACTIVATION) for i, s in enumerate(outputs)]
-        updates = {"batch_norm_update": ids[2:], "sgd_update": [ids[0], *ids[2:-1]]}.get(kind, [])
-        op = assembly.op(kind, kind, ids, made, attrs, updates=updates)
-        return assembly.graph(made, 1), op
-
-    def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
-        return self.backend.kernels(graph, op)
-
-    def compute(
-        self,
-        kind: str,
-        inputs: Sequence[Array],
-        attrs: Mapping[str, Any] | None = None,
-        outputs: Sequence[TensorSpec] | None = None,
-        **options: Any,
-    ) -> list[Array]:
-        """Run one operation and return its outputs."""
-        graph, op = self.operation(kind, inputs, attrs or {}, outputs)
-        return self.run(graph, op, inputs, **options).outputs
-
-    def place(
-        self, graph: Graph, op: Op, kernel: int, alias: tuple[int, int] | None, shift: int
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Addresses for inputs, outputs and workspace, and the ranges that nothing may touch."""
-        addresses: list[int] = []
-        guards: list[tuple[int, int]] = []
-        end = GUARD_BYTES * (1 + shift)
-
-        def reserve(nbytes: int) -> int:
-            nonlocal end
-            address, last = end, end + nbytes
-            end = -(-last // 64) * 64 + GUARD_BYTES
-            guards.append((last, end))
-            return address
-
-        for tensor in op.inputs:
-            addresses.append(reserve(graph.tensors[tensor].nbytes))
-        for position, tensor in enumerate(op.outputs):
-            shared = alias is not None and alias[0] == position
-            addresses.append(addresses[alias[1]] if shared and alias else reserve(graph.tensors[tensor].nbytes))
-        workspace = self.backend.kernels(graph, op)[kernel].workspace_bytes
-        addresses.append(reserve(workspace) if workspace else NO_WORKSPACE)
-        guards.append((0, GUARD_BYTES * (1 + shift)))
-        assert end <= self.arena.nbytes, f"{op.kind} needs {end} bytes of arena"
-        return addresses, guards
-
-    def run(
-        self,
-        graph: Graph,
-        op: Op,
-        inputs: Sequence[Array],
-        *,
-        kernel: int = 0,
-        repeat: bool = False,
-        kept: Sequence[Array] = (),
-        alias: tuple[int, int] | None = None,
-        poison: int = POISON,
-        shift: int = 0,
-        watch: Callable[[Launch, Sequence[int]], None] = lambda launch, addresses: launch(addresses),
-    ) -> Result:
-        """Run `op` once and check guards and inputs.
-
-        Args:
-            repeat: bind as a repeated run; the kept outputs are filled with `kept` first.
-            alias: (output, input) at one address.
-            poison: the byte that fills everything else.
-            shift: moves all operands by so many times 64 bytes.
-            watch: calls the launch.
-        """
-        memory = self.arena.memory
-        addresses, guards = self.place(graph, op, kernel, alias, shift)
-        last = max(b for _, b in guards)
-        memory[:last] = poison
-        for tensor, address, values in zip(op.inputs, addresses, inputs, strict=False):
-            self._view(graph, tensor, address)[...] = values
-        first_output = len(op.inputs)
-        for position, values in zip(KINDS[op.kind].kept, kept, strict=False):
-            self._view(graph, op.outputs[position], addresses[first_output + position])[...] = values
-        launch = self.backend.bind(graph, op, kernel, repeat, self.arena)
-        watch(launch, addresses)
-        for first, end in guards:
-            assert (memory[first:end] == poison).all(), f"{op.kind} wrote outside its operands, near {first}"
-        left = [self._view(graph, t, a).copy() for t, a in zip(op.inputs, addresses, strict=False)]
-        for position, (tensor, before, after) in enumerate(zip(op.inputs, inputs, left, strict=True)):
-            if tensor not in op.updates and (alias is None or alias[1] != position):
-                np.testing.assert_array_equal(after, before, f"{op.kind} wrote its input {position}")
-        outputs = [self._view(graph, t, a).copy() for t, a in zip(op.outputs, addresses[first_output:], strict=False)]
-        return Result(outputs, left)
-
-    def _view(self, graph: Graph, tensor: int, address: int) -> Array:
-        t = graph.tensors[tensor]
-        return np.ndarray(t.shape, t.dtype, self.arena.memory, address)
-
-    def interpret(self, graph: Graph, feeds: Mapping[str, Array], seed: int = 0) -> list[Array]:
-        """Run all operations in order; returns the values of every tensor as each operation found or left them."""
-        values = [
-            feeds[t.name]
-            if t.role in FED
-            else initialize(t.initializer, t.shape, t.dtype, seed=seed, name=t.name)
-            if t.initializer
-            else np.zeros(t.shape, t.dtype)
-            for t in graph.tensors
-        ]
-        for op in graph.ops:
-            result = self.run(graph, op, [values[t] for t in op.inputs])
-            for tensor, made in zip((*op.inputs, *op.outputs), (*result.inputs, *result.outputs), strict=True):
-                values[tensor] = made
-        return values
 
 
 @pytest.fixture(scope="session")
 def harness() -> Iterator[OperationHarness]:
     with Arena(ARENA_BYTES) as arena:
-        yield OperationHarness(arena)
+        yield OperationHarness(ReferenceBackend(), arena)
 
 
 @pytest.fixture(scope="session")
@@ -213,8 +65,7 @@ def close() -> Callable[..., None]:
     def check(ours: Array, exact: Array, tolerance: float | None = None) -> None:
         assert ours.shape == exact.shape
         bound = tolerance if tolerance is not None else {"float32": 1e-5, "float64": 1e-12}[str(ours.dtype)]
-        scale = np.linalg.norm(exact.astype(np.float64)) or 1.0
-        distance = float(np.linalg.norm(ours.astype(np.float64) - exact.astype(np.float64)) / scale)
+        distance = relative_distance(ours, exact)
         assert distance <= bound, f"relative distance {distance:.3g} > {bound:.3g}"
 
     return check

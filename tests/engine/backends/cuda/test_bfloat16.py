@@ -9,12 +9,12 @@ import itertools
 import numpy as np
 import pytest
 
-from bathyal.engine.backends.cuda.programs import PROGRAMS, bias_gradient
-from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Request
+from bathyal.engine.backends.cuda.kernel_programs import PROGRAMS, bias_gradient
+from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST, PLAIN, OpRequest
 from bathyal.layers.graph import TensorSpec
 from bathyal.layers.pooling import pooled_size
 from bathyal.memory.errors import DeviceError
-from tests.support.bfloat16 import is_nan, nearly_same, rounded, same_numbers, steps, widened
+from tests.support.bfloat16 import is_nan, nearly_same, round_to_nearest, same_numbers, steps, widen
 from tests.support.cuda_programs import compute, operand, request_for, run, spec
 
 SHAPES = [
@@ -33,24 +33,24 @@ KEY = np.array([11, 3])
 
 
 def normal(*shape, seed=0):
-    return rounded(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+    return round_to_nearest(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
 def special(*shape, seed=0):
     """Normal numbers among which lie all the unusual ones, as far as there is room."""
     values = normal(*shape, seed=seed)
     places = np.random.default_rng(seed + 1).permutation(values.size)[: SPECIAL.size]
-    values.reshape(-1)[places] = rounded(SPECIAL[: places.size])
+    values.reshape(-1)[places] = round_to_nearest(SPECIAL[: places.size])
     return values
 
 
 def exact(harness, kind, inputs, attrs=None, outputs=None):
     """What the numpy backend makes of the numbers in float32, with floats rounded."""
-    wide = [widened(a) if a.dtype == np.uint16 else a for a in inputs]
+    wide = [widen(a) if a.dtype == np.uint16 else a for a in inputs]
     specs = None if outputs is None else [TensorSpec(o.shape, o.dtype.replace("bfloat16", "float32")) for o in outputs]
     with np.errstate(all="ignore"):
         made = harness.compute(kind, wide, attrs, specs)
-    return [rounded(a) if a.dtype == np.float32 else a for a in made]
+    return [round_to_nearest(a) if a.dtype == np.float32 else a for a in made]
 
 
 def image(shape, dtype="bfloat16"):
@@ -68,13 +68,13 @@ class TestCasts:
         others = np.random.default_rng(0).integers(0, 2**32, 100_003, np.uint32)
         x = np.concatenate([ties.reshape(-1), others]).view(np.float32)
         (found,) = compute("convert", [x], {}, [image(x.shape)]).outputs
-        same_numbers(found, rounded(x))
+        same_numbers(found, round_to_nearest(x))
         assert (found[is_nan(found)] & 0x40).all()
 
     @pytest.mark.parametrize("count", [1, 3, 4, 7, 8, 9, 64, 1001])
     def test_vectors_of_any_length(self, count):
         narrow = special(count)
-        x = widened(narrow)
+        x = widen(narrow)
         same_numbers(compute("convert", [x], {}, [image((count,))]).outputs[0], narrow)
         np.testing.assert_array_equal(compute("convert", [narrow], {}, [spec(x)]).outputs[0], x)
 
@@ -82,10 +82,10 @@ class TestCasts:
     def test_with_changes_of_layout(self, shape):
         uneven = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
         narrow, layouts = special(shape[0], *shape[1:]), (PLAIN, CHANNELS_LAST)
-        wide = widened(narrow)
+        wide = widen(narrow)
         for pair in itertools.product(layouts, layouts):
             made = compute("convert", [uneven], {}, [image(shape)], layouts=pair).outputs[0]
-            same_numbers(made, rounded(uneven))
+            same_numbers(made, round_to_nearest(uneven))
             made = compute("convert", [narrow], {}, [image(shape, "float32")], layouts=pair).outputs[0]
             np.testing.assert_array_equal(made.view(np.uint32), wide.view(np.uint32))
             made = compute("convert", [narrow], {}, [image(shape)], layouts=pair).outputs[0]
@@ -94,13 +94,13 @@ class TestCasts:
     @pytest.mark.parametrize("shape", [*SHAPES, (2, 70, 9, 11), (3, 9, 33, 1), (2, 40, 2, 4)], ids=str)
     def test_between_images_and_rows(self, shape):
         narrow = special(*shape)
-        rows = widened(narrow).reshape(shape[0], -1)
+        rows = widen(narrow).reshape(shape[0], -1)
         uneven = np.random.default_rng(1).standard_normal(rows.shape).astype(np.float32)
         for layout in (PLAIN, CHANNELS_LAST):
             found = compute("flatten", [narrow], {}, [spec(rows)], layouts=[layout, PLAIN]).outputs[0]
             np.testing.assert_array_equal(found.view(np.uint32), rows.view(np.uint32))
             found = compute("reshape", [uneven], {}, [image(shape)], layouts=[PLAIN, layout]).outputs[0]
-            same_numbers(found, rounded(uneven).reshape(shape))
+            same_numbers(found, round_to_nearest(uneven).reshape(shape))
 
     def test_what_moves_nothing_keeps_every_bit_and_may_run_in_place(self):
         x = EVERY.reshape(4, 2**14, 1, 1)
@@ -138,7 +138,7 @@ class TestElementwise:
     def test_sum_and_relu_in_one(self, harness, shape):
         inputs = [special(*shape), special(*shape, seed=3)]
         with np.errstate(all="ignore"):
-            right = rounded(harness.compute("relu", harness.compute("add", [widened(a) for a in inputs]))[0])
+            right = round_to_nearest(harness.compute("relu", harness.compute("add", [widen(a) for a in inputs]))[0])
         for alias in (None, (0, 1), (0, 0)):
             found = compute("add_relu", inputs, {}, [image(shape)], alias=alias).outputs[0]
             assert not steps(found, right).any()
@@ -184,7 +184,7 @@ def tied(shape, seed):
     made = rng.integers(-3, 4, shape).astype(np.float32)
     for value, share in ((-0.0, 0.1), (np.inf, 0.03), (-np.inf, 0.1), (np.nan, 0.05)):
         made[rng.random(shape) < share] = value
-    return rounded(made)
+    return round_to_nearest(made)
 
 
 def pooled(shape, options):
@@ -246,7 +246,7 @@ def test_normalization_by_running_statistics(harness, shape):
     vectors.append(rng.uniform(0, 3, shape[1]).astype(np.float32))
     inputs, attrs = [special(*shape), *vectors], {"eps": 1e-3, "momentum": 0.1}
     (right,) = exact(harness, "batch_norm_inference", inputs, attrs, [image(shape)])
-    positive = rounded(np.maximum(widened(right), 0))
+    positive = round_to_nearest(np.maximum(widen(right), 0))
     for alias in (None, (0, 0)):
         same_numbers(compute("batch_norm_inference", inputs, attrs, [image(shape)], alias=alias).outputs[0], right)
         found = compute("batch_norm_relu_inference", inputs, attrs, [image(shape)], alias=alias).outputs[0]
@@ -255,18 +255,18 @@ def test_normalization_by_running_statistics(harness, shape):
 
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 40, 80, 30)], ids=str)
 def test_gradient_of_a_bias_is_in_float32(shape):
-    dy = rounded(widened(normal(*shape)) + np.float32(1))
-    request = Request("bias_gradient", (operand(spec(dy)),), (operand(image((shape[1],), "float32")),), {})
+    dy = round_to_nearest(widen(normal(*shape)) + np.float32(1))
+    request = OpRequest("bias_gradient", (operand(spec(dy)),), (operand(image((shape[1],), "float32")),), {})
     found = run(bias_gradient(shape, "bfloat16"), request, [dy]).outputs[0]
     # Both sums are exact far below the rounding to float32, so that they differ by that alone, and hardly ever.
-    np.testing.assert_allclose(found, widened(dy).sum((0, 2, 3), np.float64).astype(np.float32), 1.3e-7)
+    np.testing.assert_allclose(found, widen(dy).sum((0, 2, 3), np.float64).astype(np.float32), 1.3e-7)
 
 
 class TestRefused:
     @pytest.mark.parametrize("kind", ["add", "relu_backward", "add_relu", "concat", "lrn_backward"])
     def test_images_of_two_types(self, kind):
         narrow = normal(2, 4, 3, 3)
-        inputs = [narrow, widened(narrow)]
+        inputs = [narrow, widen(narrow)]
         outputs = [image((2, 8, 3, 3) if kind == "concat" else narrow.shape)]
         for order in (inputs, inputs[::-1]):
             with pytest.raises(DeviceError, match="tensors of one element type"):

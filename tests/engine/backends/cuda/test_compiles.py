@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bathyal.engine.backends.cuda.programs import source_text
+from bathyal.engine.backends.cuda.kernel_programs import source_text
 from tests.support.cuda_on_cpu import cuda_on_cpu
 
 pytestmark = pytest.mark.cuda

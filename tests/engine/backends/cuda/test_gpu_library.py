@@ -14,8 +14,8 @@ from bathyal.engine.backends.backend import Kernel
 from bathyal.engine.backends.cuda import gpu_library
 from bathyal.engine.backends.cuda.backend import CudaBackend
 from bathyal.engine.backends.cuda.gpu_library import GpuLibrary
+from bathyal.engine.backends.cuda.kernel_program import KernelCall, KernelProgram, Pointer
 from bathyal.engine.backends.cuda.parts import Product
-from bathyal.engine.backends.cuda.program import KernelCall, Pointer, Program
 from bathyal.memory.arena import Arena
 from bathyal.memory.devices.host import HostDevice, HostMachine
 from bathyal.memory.errors import ConfigError, DeviceError
@@ -83,7 +83,9 @@ def stand_ins(monkeypatch):
             launched.append((name, grid, block, stream.ptr))
             assert all(type(p) is int for p in args[:count])
             operands = tuple(Pointer(n) for n in range(count))
-            kernels.run_at(Program((KernelCall(name, *grid, *block, operands, tuple(args[count:])),)), args[:count])
+            kernels.run_at(
+                KernelProgram((KernelCall(name, *grid, *block, operands, tuple(args[count:])),)), args[:count]
+            )
 
         return call
 

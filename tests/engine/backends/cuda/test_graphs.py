@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, Plan, described_device
+from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, EnginePlan, device_description
 from bathyal.engine.backends.cuda.graphs import (
     ALIGNMENT,
+    CUDNN_GRAPHS,
     LEADING_PLANS,
     MATH,
     MOST_PLANS,
-    RECIPES,
     Graphs,
     choose,
 )
-from bathyal.engine.backends.cuda.request import Request
+from bathyal.engine.backends.cuda.op_request import OpRequest
 from bathyal.layers.graph import TensorSpec
 from bathyal.memory.errors import ConfigError, DeviceError
 from tests.support.fake_cudnn import RANKED, FakeCudnn, FakeTensor
-from tests.support.model_requests import placed
+from tests.support.model_requests import channels_last_operand
 
 N, C, H, W = 4, 6, 10, 9
 IMAGE = (N, C, H, W)
@@ -36,7 +36,7 @@ def graphs(math="float32", **options):
 
 
 def image(*shape, dtype="float32"):
-    return placed(TensorSpec(shape, dtype))
+    return channels_last_operand(TensorSpec(shape, dtype))
 
 
 VECTOR, X, MASK = image(C), image(*IMAGE), image(*IMAGE, dtype="uint8")
@@ -51,7 +51,7 @@ REQUESTS = {
 def request(kind, groups=1, bias=False, kernel=(3, 5)):
     """A request of a kind on small images."""
     if kind in REQUESTS:
-        return Request(kind, *REQUESTS[kind], {"eps": 1e-3, "momentum": 0.1})
+        return OpRequest(kind, *REQUESTS[kind], {"eps": 1e-3, "momentum": 0.1})
     x, weight = X, image(8, C // groups, *kernel)
     y = image(N, 8, (H - kernel[0]) // 2 + 1, W + 6 - kernel[1] + 1)
     vector = (image(8),) if bias else ()
@@ -60,7 +60,7 @@ def request(kind, groups=1, bias=False, kernel=(3, 5)):
         "conv2d_backward_data": ((y, weight), (x,)),
         "conv2d_backward_weights": ((x, y), (weight, *vector)),
     }[kind]
-    return Request(kind, inputs, outputs, GEOMETRY | {"groups": groups})
+    return OpRequest(kind, inputs, outputs, GEOMETRY | {"groups": groups})
 
 
 def channels_last(*shape):
@@ -140,7 +140,7 @@ class TestGraphs:
         fake, made = graphs("bf16")
         half = image(*IMAGE, dtype="bfloat16")
         inputs = tuple(half if o == X else o for o in REQUESTS["batch_norm_relu_backward"][0])
-        _ = made.operation(Request("batch_norm_relu_backward", inputs, (half, VECTOR, VECTOR), {"eps": 1e-5})).kernels
+        _ = made.operation(OpRequest("batch_norm_relu_backward", inputs, (half, VECTOR, VECTOR), {"eps": 1e-5})).kernels
         graph = fake.graphs[0]
         assert [graph.inputs[n].data_type for n in range(1, 7)] == ["BFLOAT16"] * 2 + ["FLOAT"] * 3 + ["BOOLEAN"]
         assert dict(graph.operations)["batchnorm_backward"]["grad"].data_type == "BFLOAT16"
@@ -189,7 +189,7 @@ class TestPlans:
 
     @given(st.lists(st.integers(0, 20), min_size=1, max_size=60))
     def test_choice_keeps_the_first_and_the_least(self, sizes):
-        plans = [Plan(f"eng{i}", size, None, i) for i, size in enumerate(sizes)]
+        plans = [EnginePlan(f"eng{i}", size, None, i) for i, size in enumerate(sizes)]
         chosen = choose(iter(plans))
         assert chosen[: len(sizes[:LEADING_PLANS])] == tuple(plans[:LEADING_PLANS])
         assert min(p.workspace_bytes for p in chosen) == min(sizes)
@@ -203,7 +203,7 @@ class TestPlans:
         assert [g.built for g in fake.graphs] == [list(range(LEADING_PLANS))]
 
     def test_a_plan_is_listed_once(self):
-        plans = [Plan("eng1", 8, None, 0), Plan("eng1", 0, None, 1), Plan("eng2", 4, None, 2)]
+        plans = [EnginePlan("eng1", 8, None, 0), EnginePlan("eng1", 0, None, 1), EnginePlan("eng2", 4, None, 2)]
         assert [p.index for p in choose(plans)] == [0, 2]
 
 
@@ -263,7 +263,7 @@ class TestErrors:
         with pytest.raises(DeviceError, match=r"driver.*CUDNN_STATUS_NOT_INITIALIZED"):
             CudnnLibrary(None, fake)
 
-    @pytest.mark.parametrize("kind", RECIPES)
+    @pytest.mark.parametrize("kind", CUDNN_GRAPHS)
     def test_no_engine_names_operation_shapes_and_reason(self, kind):
         said = "No valid engine configs\nWarning: NOT_SUPPORTED; Reason: shapes\nWarning: NOT_SUPPORTED; Reason: shapes"
         _, made = graphs(unsupported=said)
@@ -281,8 +281,8 @@ class TestErrors:
         with pytest.raises(ConfigError, match="float32, tf32, bf16"):
             graphs("fp8")
         with pytest.raises(DeviceError, match="h200"):
-            described_device("h2000")
-        assert '"deviceVer": 900' in described_device("h200")
+            device_description("h2000")
+        assert '"deviceVer": 900' in device_description("h200")
         assert MATH[0] == "float32"
 
 

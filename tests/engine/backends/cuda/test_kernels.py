@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from bathyal.engine.backends.cuda.programs import PROGRAMS, bias_add, bias_gradient
-from bathyal.engine.backends.cuda.request import CHANNELS_LAST, PLAIN, Request
+from bathyal.engine.backends.cuda.kernel_programs import PROGRAMS, bias_add, bias_gradient
+from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST, PLAIN, OpRequest
 from bathyal.layers.graph import TensorSpec
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import DeviceError
-from tests.support.cuda_programs import compute, logical, operand, request_for, run, same_bits, spec, stored
+from tests.support.cuda_programs import compute, logical, operand, request_for, run, same_bits, spec, store
 
 SHAPES = [(2, 8, 3, 5), (1, 3, 7, 7), (3, 1, 5, 4), (2, 6, 1, 1), (1, 1, 1, 1), (5, 33, 2, 9), (2, 64, 17, 16)]
 ROWS = [(1, 1), (3, 10), (4, 64), (7, 1001)]
@@ -96,7 +96,7 @@ def test_sum_and_relu_in_one(harness, shape):
 @pytest.mark.parametrize(("rows", "features"), ROWS)
 def test_bias(harness, rows, features):
     y, bias = special(rows, features), normal(features)
-    request = Request("bias_add", (operand(spec(y)), operand(spec(bias))), (), {})
+    request = OpRequest("bias_add", (operand(spec(y)), operand(spec(bias))), (), {})
     left = run(bias_add(rows, features), request, [y, bias], updates=(0,)).inputs[0]
     with np.errstate(all="ignore"):
         same_bits(left, y + bias)
@@ -106,7 +106,7 @@ def test_bias(harness, rows, features):
 def test_gradient_of_a_bias(shape):
     dy = normal(*shape) + 1
     channels = (shape[1],)
-    request = Request("bias_gradient", (operand(spec(dy)),), (operand(TensorSpec(channels, "float32")),), {})
+    request = OpRequest("bias_gradient", (operand(spec(dy)),), (operand(TensorSpec(channels, "float32")),), {})
     found = run(bias_gradient(shape), request, [dy]).outputs[0]
     axes = tuple(a for a in range(len(shape)) if a != 1)
     # Both sums are exact far below the rounding to float32, so that they differ by that alone, and hardly ever.
@@ -183,7 +183,7 @@ def test_sgd_has_the_bits_of_the_reference(harness, shape, momentum, nesterov, d
     tensors = [special(*shape, seed=s) for s in range(3 if momentum else 2)]
     scalars = np.array([0.1234567891, 3.0])
     updates = [0, *range(2, len(tensors))]
-    graph, op = harness.operation("sgd_update", [*tensors, scalars], attrs, [])
+    graph, op = harness.operation("sgd_update", [*tensors, scalars], attrs, [], updates=updates)
     found = exact = [*tensors, scalars]
     for _ in range(3):
         with np.errstate(all="ignore"):
@@ -206,7 +206,9 @@ def test_running_statistics_move_as_on_the_reference(harness, channels):
     var[0] = 0.0
     inverse = (1 / np.sqrt(var.astype(np.float64) + eps)).astype(np.float32)
     attrs = {"momentum": 0.1, "count": 50}
-    graph, op = harness.operation("batch_norm_update", [mean, var, running_mean, running_var], attrs, [])
+    graph, op = harness.operation(
+        "batch_norm_update", [mean, var, running_mean, running_var], attrs, [], updates=[2, 3]
+    )
     exact = harness.run(graph, op, [mean, var, running_mean, running_var]).inputs
     inputs = [mean, inverse, running_mean, running_var]
     found = compute("batch_norm_update", inputs, {**attrs, "eps": eps}, [], updates=(2, 3)).inputs
@@ -280,5 +282,5 @@ def test_what_the_kernels_do_not_take_is_refused():
 
 def test_layouts_of_the_tests_undo_each_other():
     x = normal(2, 3, 4, 5)
-    assert stored(x, CHANNELS_LAST)[1] == x[0, 1, 0, 0]
-    same_bits(logical(stored(x, CHANNELS_LAST), x.shape, CHANNELS_LAST), x)
+    assert store(x, CHANNELS_LAST)[1] == x[0, 1, 0, 0]
+    same_bits(logical(store(x, CHANNELS_LAST), x.shape, CHANNELS_LAST), x)

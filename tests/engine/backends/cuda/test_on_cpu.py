@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bathyal.engine.backends.cuda.program import KernelCall, Program, pointers
-from bathyal.engine.backends.cuda.programs import FOLDER, SOURCES, source_text
+from bathyal.engine.backends.cuda.kernel_program import KernelCall, KernelProgram, pointers
+from bathyal.engine.backends.cuda.kernel_programs import FOLDER, SOURCES, source_text
 from tests.support.cuda_on_cpu import FAULTY, KernelError, cuda_on_cpu
 
 
@@ -20,7 +20,7 @@ def floats(count):
 
 def run(function, memory, *scalars, addresses=(0,), threads=64, blocks=1, **options):
     call = KernelCall(function, blocks, threads, pointers(*range(len(addresses))), scalars)
-    cuda_on_cpu(FAULTY).run(Program((call,)), memory.view(np.uint8), addresses, **options)
+    cuda_on_cpu(FAULTY).run(KernelProgram((call,)), memory.view(np.uint8), addresses, **options)
 
 
 def reversed_by(function, falling):
@@ -112,7 +112,7 @@ def test_indices_go_beyond_two_to_the_31_elements():
     window = (channels, 2, width, 2, 2, 1, 1, 1, width - 1, 0, 0)
     scalars = (np.int64(4), *(np.int32(size) for size in window))
     call = KernelCall("max_pool_uint8_4", 1, 256, pointers(0, 1, 2), scalars)
-    cuda_on_cpu().run(Program((call,)), memory, (0, 4 * elements, 4 * elements + 64), whole_grid=True)
+    cuda_on_cpu().run(KernelProgram((call,)), memory, (0, 4 * elements, 4 * elements + 64), whole_grid=True)
     made = memory[4 * elements : 4 * elements + 64].view(np.float32)
     np.testing.assert_array_equal(made, np.arange(16) + 1)
     del image, made, memory

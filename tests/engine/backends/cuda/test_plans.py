@@ -13,9 +13,9 @@ from dataclasses import replace
 import pytest
 
 from bathyal.engine.backends.cuda.backend import CudaBackend
-from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, described_device
-from bathyal.engine.backends.cuda.graphs import CONVOLUTIONS, MOST_PLANS, RECIPES, Graphs
-from bathyal.engine.backends.cuda.request import Request
+from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, device_description
+from bathyal.engine.backends.cuda.graphs import CONVOLUTIONS, CUDNN_GRAPHS, MOST_PLANS, Graphs
+from bathyal.engine.backends.cuda.op_request import OpRequest
 from bathyal.engine.planning.lowering import lower
 from bathyal.engine.planning.profile import estimate
 from bathyal.layers import SGD, forward_graph, training_graph
@@ -30,7 +30,7 @@ from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
 from tests.support.cuda_driver import DRIVER, need_cudnn
 from tests.support.cuda_library import CpuLibrary
-from tests.support.model_requests import placed, requests, signature, step_graph
+from tests.support.model_requests import channels_last_operand, distinct_requests, signature, step_graph
 
 pytestmark = pytest.mark.cuda
 
@@ -41,7 +41,7 @@ OFTEN = ("conv2d", "batch_norm_relu", "batch_norm_backward")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     need_cudnn(tmp_path_factory.mktemp("driver"))
-    return CudnnLibrary(described_device("h200"))
+    return CudnnLibrary(device_description("h200"))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def bundled():
     found = {}
     for model, entry in MODELS.items():
         for variant in entry.variants:
-            found |= requests(step_graph(model, variant), RECIPES)
+            found |= distinct_requests(step_graph(model, variant), CUDNN_GRAPHS)
     return list(found.values())
 
 
@@ -84,7 +84,10 @@ def test_convolutions(library, bundled, kind, math):
     for request in asked:
         check(graphs.operation(request), request)
         plans = library.plans(
-            lambda draft, request=request: RECIPES[kind](draft, request), math == "float32", ("A", "FALLBACK"), False
+            lambda graph, request=request: CUDNN_GRAPHS[kind](graph, request),
+            math == "float32",
+            ("A", "FALLBACK"),
+            False,
         )
         least = min(plan.workspace_bytes for plan in plans)
         assert min(k.workspace_bytes for k in graphs.operation(request).kernels) == least
@@ -99,7 +102,7 @@ def test_convolutions_without_workspace(library, bundled):
                 assert 0 in [k.workspace_bytes for k in graphs.operation(request).kernels], (math, request)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in RECIPES if kind not in CONVOLUTIONS])
+@pytest.mark.parametrize("kind", [kind for kind in CUDNN_GRAPHS if kind not in CONVOLUTIONS])
 def test_what_is_compiled(library, bundled, kind):
     graphs = Graphs(library)
     asked = [r for r in bundled if r.kind == kind]
@@ -108,10 +111,10 @@ def test_what_is_compiled(library, bundled, kind):
         check(graphs.operation(request), request)
 
 
-@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize("kind", CUDNN_GRAPHS)
 def test_bfloat16(library, kind):
     graphs = Graphs(library, "bf16")
-    for request in requests(step_graph("resnet50"), [kind]).values():
+    for request in distinct_requests(step_graph("resnet50"), [kind]).values():
         narrow = in_bfloat16(request)
         check(graphs.operation(narrow), narrow)
 
@@ -124,11 +127,11 @@ def test_plans_are_the_same_in_another_session(library, bundled):
 
 
 def test_what_cudnn_cannot_do_is_named(library):
-    image = placed(TensorSpec((4, 6, 8, 8), "float32"))
-    weight = placed(TensorSpec((8, 5, 3, 3), "float32"))
+    image = channels_last_operand(TensorSpec((4, 6, 8, 8), "float32"))
+    weight = channels_last_operand(TensorSpec((8, 5, 3, 3), "float32"))
     attrs = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
-    made = placed(TensorSpec((4, 8, 6, 6), "float32"))
-    asked = Request("conv2d", (image, weight), (made,), attrs)
+    made = channels_last_operand(TensorSpec((4, 8, 6, 6), "float32"))
+    asked = OpRequest("conv2d", (image, weight), (made,), attrs)
     with pytest.raises(DeviceError, match=r"conv2d of float32\[4, 6, 8, 8\]nhwc.*cuDNN 9\."):
         _ = Graphs(library).operation(asked).kernels
 
@@ -140,8 +143,8 @@ import ctypes, sys
 try:
     ctypes.CDLL({DRIVER!r})
 except OSError:
-    from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, described_device
-    CudnnLibrary(described_device("h200"))
+    from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, device_description
+    CudnnLibrary(device_description("h200"))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode == 0:

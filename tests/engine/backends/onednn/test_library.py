@@ -48,6 +48,6 @@ def test_refusals_of_the_library_are_errors_with_their_status():
     with pytest.raises(DeviceError, match="binary"):
         # Shapes that cannot be added.
         shapes = [(2, 3, 4, 5), (9, 9, 9, 9), (2, 3, 4, 5)]
-        engine.describe("binary", 131056, *(engine.plain(s) for s in shapes), engine.attributes)
+        engine.describe("binary", 131056, *(engine.describe_plain(s) for s in shapes), engine.attributes)
     with pytest.raises(DeviceError, match="reorder"):
-        engine.reorder(engine.plain((2, 3)), engine.plain((3, 2)))
+        engine.reorder(engine.describe_plain((2, 3)), engine.describe_plain((3, 2)))

@@ -150,25 +150,25 @@ def test_strips_of_rows_are_pytorchs(harness, torch, close, monkeypatch, name):
     shape, filters, options = CASES[name]
     monkeypatch.setattr(columns_module, "STRIP_BYTES", 500)
     given_arrays = operands(torch, (shape[0], shape[1], 3 * shape[2], shape[3]), filters, options, "float64", seed=3)
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
     names = count_kernels(harness, *given_arrays[:2], options)
     assert names[-1] == "rows"
     exact = expected(torch, options, *given_arrays)
     for ours, theirs in zip(computed(harness, options, *given_arrays, kernel=len(names) - 1), exact, strict=True):
         close(ours, theirs)
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
 
 
 def test_batches_that_are_cut_into_unequal_groups_give_the_same_bits(harness, torch, monkeypatch):
     shape, filters, options = (7, 4, 7, 6), (5, 4, 3, 3), attrs(padding=(1, 1))
     monkeypatch.setattr(columns_module, "BATCH_BYTES", 3 * 4 * 9 * 42 * 4)
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
     given_arrays = operands(torch, shape, filters, options, "float32", seed=4)
     windows = convolution_windows(shape[2:], filters[2:], options)
     assert [s.stop - s.start for s in columns_module.tilings(windows, 7, 4, 1, "float32")[1].images] == [3, 3, 1]
     image, batch = (computed(harness, options, *given_arrays, kernel=k) for k in (0, 1))
     assert all(a.tobytes() == b.tobytes() for a, b in zip(image, batch, strict=True))
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
 
 
 def test_large_strips_allocate_nothing_and_are_right(harness, torch, close):

@@ -107,10 +107,10 @@ def test_masks_depend_on_seed_step_and_stream_and_on_nothing_else(harness, monke
         differing = (mask(harness, shape, 0.4, *other, "float32") != 0) != narrow
         assert abs(differing.mean() - 0.48) < 0.01, other
     monkeypatch.setattr(blocks.flat_spans, "__defaults__", (1001,))
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
     harness.backend._launches.clear()
     np.testing.assert_array_equal(mask(harness, shape, 0.4, 1, 2, 3, "float32"), first)
-    harness.backend._variants.clear()
+    harness.backend._kernels.clear()
 
 
 def test_gradients_of_dropout_and_merges_are_finite_differences(harness, slope):

@@ -100,7 +100,9 @@ def test_updates_are_pytorchs(harness, torch, close, optimizer, shape, dtype):
     for rate in (0.1, 0.05, 0.0, 0.2):
         gradient = rng.standard_normal(shape).astype(dtype)
         inputs = [weight, gradient, *velocity, np.array([rate, 1.0])]
-        graph, op = harness.operation("sgd_update", inputs, optimizer.attrs, [])
+        graph, op = harness.operation(
+            "sgd_update", inputs, optimizer.attrs, [], updates=[0, *range(2, len(inputs) - 1)]
+        )
         left = harness.run(graph, op, inputs).inputs
         weight, velocity = left[0], left[2:-1]
         leaf.grad = torch.tensor(gradient.astype("float64"))

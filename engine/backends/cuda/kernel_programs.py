@@ -13,18 +13,18 @@ from types import MappingProxyType
 from .channel_sums import bias_gradient
 from .dropout import DROPOUT
 from .elementwise import ELEMENTWISE, bias_add
+from .kernel_program import KernelProgram
 from .loss import LOSS
 from .movement import MOVEMENT
+from .op_request import OpRequest
 from .optimizer import OPTIMIZER
 from .pooling import POOLING
-from .program import Program
-from .request import Request
 from .response_norm import RESPONSE_NORM
 from .running_statistics import RUNNING_STATISTICS
 
 __all__ = ["FOLDER", "PROGRAMS", "SOURCES", "bias_add", "bias_gradient", "source_text"]
 
-PROGRAMS: Mapping[str, Callable[[Request], Program]] = MappingProxyType(
+PROGRAMS: Mapping[str, Callable[[OpRequest], KernelProgram]] = MappingProxyType(
     {
         **DROPOUT,
         **ELEMENTWISE,

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ....memory.errors import DeviceError
-from .request import CHANNELS_LAST, Operand, Request
+from .op_request import CHANNELS_LAST, Operand, OpRequest
 
 Scalar = np.int32 | np.int64 | np.float32 | np.float64
 
@@ -79,7 +79,7 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class KernelProgram:
     """An operation, or a part of one.
 
     Attributes:
@@ -96,21 +96,21 @@ def pointers(*operands: int | Pointer) -> tuple[Pointer, ...]:
     return tuple(p if isinstance(p, Pointer) else Pointer(p) for p in operands)
 
 
-def each(function: str, items: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
+def launch_items(function: str, items: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
     """A launch with one thread per item, or fewer threads that stride."""
-    return blocked(function, -(-items // THREADS), operands, *scalars)
+    return launch_blocks(function, -(-items // THREADS), operands, *scalars)
 
 
-def blocked(function: str, pieces: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
+def launch_blocks(function: str, pieces: int, operands: tuple[Pointer, ...], *scalars: Scalar) -> KernelCall:
     """A launch with one block per piece, or fewer blocks that stride."""
     return KernelCall(function, max(1, min(MOST_BLOCKS, pieces)), THREADS, operands, scalars)
 
 
-def flat(
+def launch_flat(
     function: str, element: ElementType, count: int, operands: tuple[Pointer, ...], *scalars: Scalar
 ) -> KernelCall:
     """A launch over `count` elements of a type, 16 bytes at a time; the count is the first scalar."""
-    return each(function + element.suffix, -(-count // element.packs[0]), operands, np.int64(count), *scalars)
+    return launch_items(function + element.suffix, -(-count // element.packs[0]), operands, np.int64(count), *scalars)
 
 
 def elements(operand: Operand) -> int:
@@ -118,20 +118,20 @@ def elements(operand: Operand) -> int:
     return math.prod(operand.spec.shape)
 
 
-def packed(function: str, element: ElementType, *widths: int) -> tuple[str, int]:
+def choose_pack(function: str, element: ElementType, *widths: int) -> tuple[str, int]:
     """The kernel's name and the elements that it moves at once, given the lengths that must be multiples of them."""
     pack = next(p for p in element.packs if all(width % p == 0 for width in widths))
     return f"{function}{element.suffix}_{pack}", pack
 
 
-def between(source: ElementType, target: ElementType) -> str:
+def conversion_suffix(source: ElementType, target: ElementType) -> str:
     """What the names of kernels end with that read one type and write another, or read and write the same."""
     if source == target:
         return source.suffix
     return f"_to{target.suffix}" if source == FLOAT32 else f"_from{source.suffix}"
 
 
-def require(condition: bool, request: Request, expected: str) -> None:
+def require(condition: bool, request: OpRequest, expected: str) -> None:
     """Check what a kernel counts on.
 
     Raises:
@@ -142,12 +142,12 @@ def require(condition: bool, request: Request, expected: str) -> None:
         raise DeviceError(f"{request.kind} on CUDA", expected, found)
 
 
-def require_float32(request: Request, *operands: Operand) -> None:
+def require_float32(request: OpRequest, *operands: Operand) -> None:
     """Check that the operands are float32; raises DeviceError."""
     require(all(o.spec.dtype == FLOAT32.name for o in operands), request, "float32 tensors")
 
 
-def element_type(request: Request, operand: Operand, *others: Operand) -> ElementType:
+def element_type(request: OpRequest, operand: Operand, *others: Operand) -> ElementType:
     """The type of an operand's elements, float32 or bfloat16.
 
     Raises:
@@ -158,7 +158,7 @@ def element_type(request: Request, operand: Operand, *others: Operand) -> Elemen
     return ELEMENT_TYPES[operand.spec.dtype]
 
 
-def image_type(request: Request, *operands: Operand) -> ElementType:
+def image_type(request: OpRequest, *operands: Operand) -> ElementType:
     """The type, float32 or bfloat16, of the elements of images whose channels lie next to each other.
 
     Raises:
@@ -185,5 +185,5 @@ def same_order(a: Operand, b: Operand) -> bool:
     return a.spec.shape == b.spec.shape and (a.layout == b.layout or plain_alike(a.spec.shape))
 
 
-def _operands(request: Request) -> tuple[Operand, ...]:
+def _operands(request: OpRequest) -> tuple[Operand, ...]:
     return (*request.inputs, *request.outputs)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from .request import CHANNELS_LAST, Operand
+from .op_request import CHANNELS_LAST, Operand
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {"float32": "FLOAT", "bfloat16": "BFLOAT16", "bool": "BOOLEAN", "uint8": "BOOLEAN"}
@@ -22,7 +22,7 @@ SCRATCH, SCALAR = 100, 200
 """Where the numbers of tensors begin that are no operands; an operand's is its position + 1."""
 
 
-def placed(operand: Operand) -> tuple[list[int], list[int]]:
+def dimensions_and_strides(operand: Operand) -> tuple[list[int], list[int]]:
     """Dimensions and strides in elements, as cuDNN takes them.
 
     What is channels-last keeps the order of dimensions (N, C, H, W); a vector (C,) is (1, C, 1, 1); all else is rows
@@ -37,11 +37,11 @@ def placed(operand: Operand) -> tuple[list[int], list[int]]:
     return [rows, features, 1, 1], [features, 1, features, features]
 
 
-class Draft:
+class CudnnGraph:
     """A graph of cuDNN that is being put together, and what its execution needs.
 
     Attributes:
-        graph: of the package.
+        pygraph: the graph object of the package `cudnn`.
         operands: number of a tensor → position of the operand whose address it gets.
         kept: the numbers among them of outputs that a repeated run must not write.
         scratch: number of a tensor → its bytes, for outputs that nobody reads.
@@ -49,7 +49,7 @@ class Draft:
     """
 
     def __init__(self, module: Any, graph: Any) -> None:
-        self.graph = graph
+        self.pygraph = graph
         self.operands: dict[int, int] = {}
         self.kept: list[int] = []
         self.scratch: dict[int, int] = {}
@@ -65,7 +65,7 @@ class Draft:
         """A number in the host's memory."""
         number = SCALAR + len(self.scalars)
         self.scalars[number] = value
-        return self.graph.tensor(
+        return self.pygraph.tensor(
             dim=[1, 1, 1, 1],
             stride=[1, 1, 1, 1],
             data_type=self._types.FLOAT,
@@ -87,44 +87,44 @@ class Draft:
         self.scratch[number] = operand.spec.nbytes
         self._output(tensor, number, operand)
 
-    def rounded(self, tensor: Any, operand: Operand) -> Any:
+    def round_to(self, tensor: Any, operand: Operand) -> Any:
         """Give an intermediate tensor the element type of an operand."""
         return tensor.set_data_type(self._type(operand))
 
     def convolution(self, x: Any, weight: Any, geometry: Mapping[str, list[int]]) -> Any:
         """The output of a convolution."""
-        return self.graph.conv_fprop(image=x, weight=weight, **geometry)
+        return self.pygraph.conv_fprop(image=x, weight=weight, **geometry)
 
     def convolution_data(self, dy: Any, weight: Any, geometry: Mapping[str, list[int]]) -> Any:
         """The gradient of a convolution's image."""
-        return self.graph.conv_dgrad(loss=dy, filter=weight, **geometry)
+        return self.pygraph.conv_dgrad(loss=dy, filter=weight, **geometry)
 
     def convolution_weights(self, x: Any, dy: Any, geometry: Mapping[str, list[int]]) -> Any:
         """The gradient of a convolution's weight."""
-        return self.graph.conv_wgrad(image=x, loss=dy, **geometry)
+        return self.pygraph.conv_wgrad(image=x, loss=dy, **geometry)
 
     def add(self, a: Any, b: Any) -> Any:
         """The sum a + b, with `b` spread over dimensions of size 1."""
-        return self.graph.add(a=a, b=b)
+        return self.pygraph.add(a=a, b=b)
 
     def multiply(self, a: Any, b: Any) -> Any:
         """The product a · b, element by element; of a mask, 0 and 1 are taken."""
-        return self.graph.mul(a=a, b=b)
+        return self.pygraph.mul(a=a, b=b)
 
     def relu(self, x: Any) -> Any:
         """The tensor max(x, 0)."""
-        return self.graph.relu(input=x)
+        return self.pygraph.relu(input=x)
 
-    def positive(self, x: Any) -> Any:
+    def mask_positive(self, x: Any) -> Any:
         """The mask x > 0."""
-        return self.graph.cmp_gt(input=x, comparison=self.scalar(0.0))
+        return self.pygraph.cmp_gt(input=x, comparison=self.scalar(0.0))
 
     def batch_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
         """The output, mean, 1 / √(var + eps), and running statistics, which are to be discarded.
 
         Not all versions of the package have a form without running statistics. What is given as such is of no account.
         """
-        made: Sequence[Any] = self.graph.batchnorm(
+        made: Sequence[Any] = self.pygraph.batchnorm(
             input=x,
             scale=weight,
             bias=bias,
@@ -137,7 +137,7 @@ class Draft:
 
     def batch_norm_gradient(self, x: Any, dy: Any, weight: Any, mean: Any, inverse: Any) -> tuple[Any, ...]:
         """The gradients of image, scale and shift."""
-        made: Sequence[Any] = self.graph.batchnorm_backward(
+        made: Sequence[Any] = self.pygraph.batchnorm_backward(
             grad=dy, input=x, scale=weight, mean=mean, inv_variance=inverse
         )
         return tuple(made)
@@ -146,11 +146,11 @@ class Draft:
         return getattr(self._types, TYPES[operand.spec.dtype])
 
     def _tensor(self, number: int, operand: Operand) -> Any:
-        dim, stride = placed(operand)
-        return self.graph.tensor(
+        dim, stride = dimensions_and_strides(operand)
+        return self.pygraph.tensor(
             dim=dim, stride=stride, data_type=self._type(operand), name=f"tensor{number}", uid=number
         )
 
     def _output(self, tensor: Any, number: int, operand: Operand) -> None:
-        dim, stride = placed(operand)
+        dim, stride = dimensions_and_strides(operand)
         tensor.set_output(True).set_uid(number).set_data_type(self._type(operand)).set_dim(dim).set_stride(stride)

@@ -33,7 +33,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class OpRequest:
     """An operation without its graph.
 
     Attributes:
