@@ -84,7 +84,7 @@ class _Mode:
                     raise ShapeError(f"{op.name} ({op.kind})", rule.expected, rule.actual, rule.hint) from None
         return self._map[self.forward.outputs[0]]
 
-    def loss(self, loss: Loss, output: int) -> Op:
+    def append_loss(self, loss: Loss, output: int) -> Op:
         """Append the loss of the network's `output` against a new tensor of targets."""
         shapes = KINDS[loss.kind].shapes
         assert shapes is not None, "a loss has a shape rule: `require_loss`"
@@ -93,7 +93,7 @@ class _Mode:
             specs = shapes((self.spec(output), target), loss.attrs)
         except ShapeRule as rule:
             raise ShapeError("loss", rule.expected, rule.actual, rule.hint) from None
-        metrics = _metrics(loss, specs)
+        metrics = _name_metrics(loss, specs)
         names = [LOSS, *metrics, *(f"{LOSS}.saved{i}" for i in range(len(specs) - 1 - len(metrics)))]
         reads = (output, self.assembly.tensor(LABELS, target, Role.LABEL))
         made = [
@@ -103,7 +103,7 @@ class _Mode:
         return self.assembly.op(loss.kind, LOSS, reads, made, loss.attrs, phase=Phase.LOSS)
 
 
-def _metrics(loss: Loss, specs: Specs) -> tuple[str, ...]:
+def _name_metrics(loss: Loss, specs: Specs) -> tuple[str, ...]:
     """Names of the tensors of metrics that a loss makes: one that holds all counts, where there are any."""
     expected = (TensorSpec((len(loss.metrics),), "int64"),) if loss.metrics else ()
     if specs[0].shape != (1,) or tuple(specs[1 : 1 + len(expected)]) != expected:
@@ -146,7 +146,7 @@ class _Backward:
     def emit(self, kind: str, inputs: Sequence[int], like: Sequence[int], attrs: Attrs) -> tuple[int, ...]:
         assert self._current is not None
         made = tuple(
-            self.assembly.derived(f"{self.assembly.tensors[t].name}.gradient", self.spec(t), Role.GRADIENT)
+            self.assembly.add_derived(f"{self.assembly.tensors[t].name}.gradient", self.spec(t), Role.GRADIENT)
             for t in like
         )
         self.assembly.op(
@@ -154,7 +154,7 @@ class _Backward:
         )
         return made
 
-    def loss(self, loss: Loss, op: Op) -> None:
+    def append_loss_gradient(self, loss: Loss, op: Op) -> None:
         """Append the gradient of the loss."""
         self._current = op
         output = op.inputs[0]
@@ -164,7 +164,7 @@ class _Backward:
             raise GraphError(f"loss ({loss.kind})", expected, f"{made.name} of shape {made.shape}", "Mend `gradient`.")
         self._gradients[output] = made.id
 
-    def operation(self, op: Op) -> None:
+    def append_gradient(self, op: Op) -> None:
         """Append the gradient of one forward operation and the updates that it completes."""
         kind = KINDS[op.kind]
         if kind.backward is None or not any(self._needs[t] for t in op.inputs):
@@ -191,7 +191,7 @@ class _Backward:
     def _update(self, parameter: int) -> None:
         assert self._current is not None
         tensor = self.assembly.tensors[parameter]
-        slots = [self._slot(tensor, name, start) for name, start in self._optimizer.slots.items()]
+        slots = [self._append_slot(tensor, name, start) for name, start in self._optimizer.slots.items()]
         self.assembly.op(
             self._optimizer.kind,
             tensor.name,
@@ -203,7 +203,7 @@ class _Backward:
             forward_op=self._current.id,
         )
 
-    def _slot(self, parameter: Tensor, slot: str, start: float) -> int:
+    def _append_slot(self, parameter: Tensor, slot: str, start: float) -> int:
         """Append the tensor that the optimizer keeps for a parameter under the name of a slot."""
         part = parameter.part and replace(parameter.part, whole=name_slot(parameter.part.whole, slot))
         # One that starts at 0 has no initializer, so that the fingerprints in old plans stay.
@@ -223,23 +223,23 @@ def training_graph(forward: Graph, optimizer: Optimizer, loss: Loss = CROSS_ENTR
         GraphError: a layer does not reach the loss, or what the loss makes has shapes that no loss may have.
     """
     mode = _Mode(forward, training=True)
-    op = mode.loss(loss, mode.rewrite())
+    op = mode.append_loss(loss, mode.rewrite())
     backward = _Backward(mode.assembly, optimizer)
     forward_ops = [op for op in mode.assembly.ops if op.phase is Phase.FORWARD]
-    backward.loss(loss, op)
+    backward.append_loss_gradient(loss, op)
     for forward_op in reversed(forward_ops):
-        backward.operation(forward_op)
-    return mode.assembly.graph(_metric_outputs(mode.assembly, op), forward.layers + 1)
+        backward.append_gradient(forward_op)
+    return mode.assembly.graph(_find_metrics(mode.assembly, op), forward.layers + 1)
 
 
 def evaluation_graph(forward: Graph, loss: Loss = CROSS_ENTROPY) -> Graph:
     """The graph that computes loss and counts with running statistics and without dropout."""
     mode = _Mode(forward, training=False)
-    op = mode.loss(loss, mode.rewrite())
-    return mode.assembly.graph(_metric_outputs(mode.assembly, op), forward.layers + 1)
+    op = mode.append_loss(loss, mode.rewrite())
+    return mode.assembly.graph(_find_metrics(mode.assembly, op), forward.layers + 1)
 
 
-def _metric_outputs(assembly: Assembly, op: Op) -> tuple[int, ...]:
+def _find_metrics(assembly: Assembly, op: Op) -> tuple[int, ...]:
     """What the host reads of what the loss makes."""
     return tuple(t for t in op.outputs if assembly.tensors[t].role is Role.METRIC)
 

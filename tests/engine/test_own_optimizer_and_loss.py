@@ -15,6 +15,7 @@ import bathyal as bt
 from bathyal.engine import session
 from bathyal.engine.checkpoints import folder as checkpoint
 from bathyal.layers.graph import Role
+from bathyal.layers.kinds import KINDS
 from bathyal.layers.slabs import split_large
 from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
 from tests.support.host_tier import HostTier
@@ -373,3 +374,49 @@ def test_an_operation_that_is_not_registered_is_refused_in_the_constructor() -> 
             bt.ConfigError, match=r"kind: .*registered kind of operation, got 'other_.*register_operation"
         ):
             trainer(**choices)
+
+
+DOCUMENTED = {"Add an optimizer.": ("adagrad_update",), "Add a loss.": ("absolute_error", "absolute_error_backward")}
+
+
+def documented(title: str) -> dict[str, Any]:
+    """What the example under a title of CONTRIBUTING.md defines."""
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    block = text.partition(f"**{title}**")[2].partition("```python\n")[2].partition("```")[0]
+    forget(title)
+    scope: dict[str, Any] = {"bt": bt, "np": np}
+    exec(compile(block, title, "exec"), scope)
+    return scope
+
+
+def forget(title: str) -> None:
+    """Take back what an example has registered, here or in a test of the documents."""
+    for name in DOCUMENTED[title]:
+        if name in KINDS:
+            bt.remove_operation(name)
+
+
+def test_the_documented_examples_are_adagrad_and_the_mean_absolute_error() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch, the oracle, is not installed")
+    try:
+        Adagrad, AbsoluteError = (
+            documented(title)[name]
+            for title, name in (("Add an optimizer.", "Adagrad"), ("Add a loss.", "AbsoluteError"))
+        )
+        choices = {"optimizer": Adagrad(0.05, decay=0.1), "loss": AbsoluteError(), "dtype": "float64"}
+        with trainer(network=bt.Sequential(bt.Flatten(), bt.Linear(FEATURES, name="out")), **choices) as t:
+            linear = torch.nn.Linear(3 * 64, FEATURES).double()
+            for name, parameter in linear.named_parameters():
+                parameter.data = torch.tensor(t.state.read(f"out.{name}"))
+            optimizer = torch.optim.Adagrad(linear.parameters(), lr=0.05, lr_decay=0.1)
+            for images, targets in batches():
+                optimizer.zero_grad()
+                loss = torch.nn.L1Loss()(linear(torch.tensor(images).flatten(1)), torch.tensor(targets))
+                loss.backward()
+                optimizer.step()
+                assert t.train_step(images, targets).loss == pytest.approx(loss.item(), rel=1e-12)
+            for name, parameter in linear.named_parameters():
+                close(t.state.read(f"out.{name}"), parameter.detach(), 1e-12)
+    finally:
+        for title in DOCUMENTED:
+            forget(title)
