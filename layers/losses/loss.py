@@ -82,11 +82,16 @@ def find_target(loss: Loss, output: TensorSpec) -> Target:
 
     Raises:
         ShapeError: the loss takes no such output.
+        ConfigError: what the loss declares is no target for as many samples as the output has.
     """
     try:
-        return loss.target(output)
+        target: object = loss.target(output)
     except ShapeRule as rule:
         raise ShapeError("loss", rule.expected, rule.actual, rule.hint) from None
+    if not isinstance(target, Target) or target.shape[0] != output.shape[0]:
+        expected = f"a Target with a first axis of {output.shape[0]} samples"
+        raise ConfigError(f"{type(loss).__name__}.target", expected, repr(target))
+    return target
 
 
 def require_loss(value: object, kinds: Mapping[str, OpKind]) -> None:

@@ -128,6 +128,13 @@ def test_a_loss_that_makes_what_it_may_not_is_refused(loss: Any, message: str) -
         graph_of(VECTORS, loss)
 
 
+@pytest.mark.parametrize("found", [None, (2, 5), Target((3, 5), "float32")])
+def test_a_target_that_is_none_for_the_samples_is_refused(found: Any) -> None:
+    loss = type("Wrong", (Saving,), {"target": lambda self, output: found})()
+    with pytest.raises(ConfigError, match=r"Wrong.target: expected a Target with a first axis of 2 samples, got"):
+        graph_of(VECTORS, loss)
+
+
 class Bare:
     """An object with a part of what a loss has."""
 
