@@ -67,7 +67,7 @@ def operations(options):
     from bathyal.engine.backends.cuda.gpu_library import cuda_backend
     from bathyal.engine.backends.reference import ReferenceBackend
     from bathyal.scheduler.planner import make_plan
-    from tests.support.cuda_networks import PLENTY, check_agreement, problem, run_on_own_device
+    from tests.support.network_runs import PLENTY, check_agreement, problem, run_on_own_device
 
     backend, kinds, distances = cuda_backend(), set(), []
     for seed in range(options.networks):
@@ -89,7 +89,7 @@ def pytorch(options):
     from bathyal.engine.backends.cuda.gpu_library import cuda_backend
     from bathyal.layers import forward_graph
     from bathyal.scheduler.planner import make_plan
-    from tests.support.cuda_networks import (
+    from tests.support.network_runs import (
         FIRST_VALUES,
         OPTIMIZER,
         PLENTY,
@@ -99,21 +99,21 @@ def pytorch(options):
         problem,
         run_on_own_device,
     )
-    from tests.support.lowered_graphs import relative_distance
+    from tests.support.operation_harness import relative_distance
     from tests.support.random_networks import random_network
 
     backend, distances, kinds = cuda_backend(), [], set()
     for seed in range(options.networks):
         network = without_dropout(random_network(seed))
-        case = problem(seed, backend, network=network)
-        losses, _, weights, _ = run_on_own_device(case, make_plan(case, "liveness", PLENTY), backend)
+        case = problem(network, backend)
+        found = run_on_own_device(case, make_plan(case, "liveness", PLENTY), backend)
         peer = TorchStep(
             forward_graph(network, SHAPE), "torch", OPTIMIZER, seed=FIRST_VALUES, threads=4, device=options.torch_device
         )
         theirs = [peer.train_step(feeds(step)["images"], feeds(step)["labels"]) for step in range(STEPS)]
         values = peer.values()
-        both = (np.concatenate([w[n].ravel() for n in sorted(values)]) for w in (weights, values))
-        distances.append(max(relative_distance(*both), relative_distance(np.array(losses), np.array(theirs))))
+        both = (np.concatenate([w[n].ravel() for n in sorted(values)]) for w in (found.weights, values))
+        distances.append(max(relative_distance(*both), relative_distance(np.array(found.losses), np.array(theirs))))
         kinds |= {op.kind for op in case.graph.ops}
     return {"kinds": sorted(kinds), "relative_distances": distances, "passed": max(distances) < 1e-3}
 

@@ -10,7 +10,7 @@ from bathyal.memory.cuda.runtime import cuda_runtime
 from bathyal.memory.errors import BudgetError, DeviceError
 from bathyal.scheduler.planner import make_plan
 from bathyal.scheduler.strategies.names import STRATEGIES
-from tests.support.cuda_networks import PLENTY, check_agreement, least_plan, problem, run_on_own_device
+from tests.support.network_runs import PLENTY, check_agreement, least_plan, problem, run_on_own_device
 
 pytestmark = pytest.mark.gpu
 MIB = 2**20
@@ -44,11 +44,11 @@ def test_three_steps_agree_with_the_reference_backend(seed, backend):
 def test_every_strategy_gives_the_bits_of_keep_in_the_memory_that_was_predicted(seed, graphs, strategy):
     backend = cuda_backend(graphs=graphs)
     case = problem(seed, backend)
-    expected = run_on_own_device(case, make_plan(case, "keep", PLENTY), backend)[:2]
+    expected = run_on_own_device(case, make_plan(case, "keep", PLENTY), backend).bits
     plan = least_plan(case, strategy)
-    losses, digest, _, executor = run_on_own_device(case, plan, backend)
-    assert (losses, digest) == expected
-    assert executor.high_water_bytes == plan.peak_bytes
+    found = run_on_own_device(case, plan, backend)
+    assert found.bits == expected
+    assert found.executor.high_water_bytes == plan.peak_bytes
 
 
 def test_the_link_is_measured():

@@ -21,9 +21,9 @@ from bathyal.memory.devices.host import HostDevice, HostMachine
 from bathyal.memory.errors import ConfigError, DeviceError
 from bathyal.scheduler.planner import make_plan
 from tests.support.cuda_library import CpuLibrary, at
-from tests.support.cuda_networks import PLENTY, least_plan, problem, run
 from tests.support.cuda_on_cpu import cuda_on_cpu
 from tests.support.fake_cuda import FakeCuda
+from tests.support.network_runs import PLENTY, least_plan, problem, run
 
 STREAM = 77
 
@@ -132,7 +132,7 @@ class WithHostGraphs(GpuLibrary):
 def trained(case, plan, library, math="float32"):
     with HostDevice(Arena(plan.peak_bytes)) as device:
         device.arena.stream = STREAM
-        return run(case, plan, CudaBackend(library, HostMachine(), math), device, None)[:2]
+        return run(case, plan, CudaBackend(library, HostMachine(), math), device, None).bits
 
 
 @pytest.mark.parametrize("math", ["float32", "bf16"])

@@ -5,17 +5,37 @@ import itertools
 import numpy as np
 import pytest
 
+from bathyal.engine.backends.cuda.backend import CudaBackend
+from bathyal.engine.backends.cuda.graphs import CUDNN_GRAPHS
 from bathyal.engine.backends.cuda.kernel_programs import PROGRAMS, bias_add, bias_gradient
 from bathyal.engine.backends.cuda.op_request import CHANNELS_LAST, PLAIN, OpRequest
+from bathyal.engine.backends.cuda.parts import PRODUCTS
+from bathyal.engine.planning.lowering import lower
+from bathyal.layers import (
+    SGD,
+    BatchNorm2d,
+    Conv2d,
+    Flatten,
+    Linear,
+    ReLU,
+    Residual,
+    Sequential,
+    Sigmoid,
+    evaluation_graph,
+    forward_graph,
+    training_graph,
+)
 from bathyal.layers.graph import TensorSpec
 from bathyal.layers.kinds import KINDS
+from bathyal.memory.devices.host import HostMachine
 from bathyal.memory.errors import DeviceError
+from tests.support.cuda_library import CpuLibrary
 from tests.support.cuda_programs import compute, logical, operand, request_for, run, same_bits, spec, store
+from tests.support.every_layer import everything
 
 SHAPES = [(2, 8, 3, 5), (1, 3, 7, 7), (3, 1, 5, 4), (2, 6, 1, 1), (1, 1, 1, 1), (5, 33, 2, 9), (2, 64, 17, 16)]
 ROWS = [(1, 1), (3, 10), (4, 64), (7, 1001)]
 SPECIAL = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 3e38, -90.0, 90.0], np.float32)
-LIBRARY = {"conv2d", "linear", "batch_norm", "batch_norm_training", "batch_norm_relu"}
 
 
 def normal(*shape, seed=0):
@@ -30,12 +50,23 @@ def special(*shape, seed=0):
     return values
 
 
-def test_every_kind_is_the_librarys_or_has_a_program():
-    of_libraries = {
-        k for k in KINDS if k.removesuffix("_data").removesuffix("_weights").removesuffix("_backward") in LIBRARY
-    }
-    before_modes = {k for k in KINDS if KINDS[k].training is not None}
-    assert set(PROGRAMS) == set(KINDS) - of_libraries - before_modes
+def test_each_kind_that_the_backend_claims_has_kernels():
+    """Those that it does not claim are refused by name when a network is lowered (`test_lowering.py`)."""
+    fusible = Sequential(
+        Conv2d(5, 1), ReLU(), Residual(Conv2d(5, 1), activation=ReLU()), BatchNorm2d(), Sigmoid(), Flatten(), Linear(12)
+    )
+    met = set()
+    for network, math in itertools.product((everything(), fusible), ("float32", "bf16")):
+        backend = CudaBackend(CpuLibrary(), HostMachine(), math)
+        forward = forward_graph(network, (3, 5, 33, 30))
+        for plain in (training_graph(forward, SGD(momentum=0.9)), evaluation_graph(forward)):
+            graph = lower(plain, backend)
+            for op in graph.ops:
+                assert backend.kernels(graph, op), op.kind
+            met |= {op.kind for op in graph.ops}
+    claimed = {kind for kind in KINDS if CudaBackend.computes(kind)}
+    assert claimed == met
+    assert claimed == {*PROGRAMS, *PRODUCTS, *CUDNN_GRAPHS}
 
 
 def test_every_operation_of_a_network(harness, catalogues, close):

@@ -30,7 +30,8 @@ from bathyal.scheduler.plan.state_layout import lay_out_state
 from bathyal.scheduler.planner import make_plan
 from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.cuda_library import CpuLibrary
-from tests.support.cuda_networks import (
+from tests.support.fake_cuda import FakeCuda
+from tests.support.network_runs import (
     PLENTY,
     SHAPE,
     STEPS,
@@ -38,12 +39,10 @@ from tests.support.cuda_networks import (
     feeds,
     least_plan,
     problem,
-    run,
+    run_on_host,
     run_on_own_device,
 )
-from tests.support.fake_cuda import FakeCuda
 from tests.support.random_networks import random_network
-from tests.support.spilling import tier_for
 
 
 def host_backend(math="float32"):
@@ -51,17 +50,12 @@ def host_backend(math="float32"):
     return CudaBackend(CpuLibrary(), HostMachine(), math)
 
 
-def on_host(case, plan, backend, make_device=HostDevice, steps=STEPS):
-    with make_device(Arena(plan.peak_bytes)) as device, tier_for(plan) as tier:
-        return run(case, plan, backend, device, tier, steps)
-
-
 def on_gpu(case, plan, seed=0, graphs=True):
     """On a device whose streams run as late as events allow; returns its runtime and library too."""
     runtime = FakeCuda(seed=seed)
     library = CpuLibrary(runtime.enqueue)
     backend = CudaBackend(library, CudaMachine(runtime, graphs=graphs))
-    return *run_on_own_device(case, plan, backend), runtime, library
+    return run_on_own_device(case, plan, backend), runtime, library
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -69,7 +63,7 @@ def test_three_steps_agree_with_the_reference_backend(seed):
     results = []
     for backend in (host_backend(), ReferenceBackend()):
         case = problem(seed, backend)
-        results.append(on_host(case, make_plan(case, "liveness", PLENTY), backend))
+        results.append(run_on_host(case, make_plan(case, "liveness", PLENTY), backend))
     check_agreement(*results)
 
 
@@ -77,12 +71,12 @@ def test_three_steps_agree_with_the_reference_backend(seed):
 def test_every_strategy_and_budget_gives_the_bits_of_keep(seed):
     backend = host_backend()
     case = problem(seed, backend)
-    expected = on_host(case, make_plan(case, "keep", PLENTY), backend)[:2]
+    expected = run_on_host(case, make_plan(case, "keep", PLENTY), backend).bits
     for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory"):
         plan = least_plan(case, strategy)
-        losses, digest, _, executor = on_host(case, plan, backend)
-        assert executor.high_water_bytes == plan.peak_bytes
-        assert (losses, digest) == expected
+        found = run_on_host(case, plan, backend)
+        assert found.executor.high_water_bytes == plan.peak_bytes
+        assert found.bits == expected
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -91,9 +85,9 @@ def test_the_simulated_device_finds_no_race(seed, strategy):
     backend = host_backend()
     case = problem(seed, backend)
     plan = least_plan(case, strategy)
-    expected = on_host(case, plan, backend)[:2]
+    expected = run_on_host(case, plan, backend).bits
     for order in range(2):
-        assert on_host(case, plan, backend, lambda arena, o=order: SimulatedDevice(arena, o))[:2] == expected
+        assert run_on_host(case, plan, backend, lambda arena, o=order: SimulatedDevice(arena, o)).bits == expected
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -103,11 +97,11 @@ def test_streams_and_captured_graphs_give_the_same_bits(seed, strategy, graphs):
     backend = host_backend()
     case = problem(seed, backend)
     plan = least_plan(case, strategy)
-    expected = on_host(case, plan, backend)[:2]
+    expected = run_on_host(case, plan, backend).bits
     for order in range(4):
-        losses, digest, _, executor, *_ = on_gpu(case, plan, order, graphs)
-        assert (losses, digest) == expected
-        assert executor.high_water_bytes == plan.peak_bytes
+        found, *_ = on_gpu(case, plan, order, graphs)
+        assert found.bits == expected
+        assert found.executor.high_water_bytes == plan.peak_bytes
 
 
 @pytest.mark.parametrize("strategy", ["chain", "offload"])
@@ -143,8 +137,8 @@ def test_every_pointer_lies_in_the_arena_and_a_steady_step_allocates_nothing(str
 def test_a_captured_step_is_one_launch():
     case = problem(1, host_backend())
     plan = least_plan(case, "offload")
-    *_, eager, every_step = on_gpu(case, plan, graphs=False)
-    *_, captured, library = on_gpu(case, plan, graphs=True)
+    _, eager, every_step = on_gpu(case, plan, graphs=False)
+    _, captured, library = on_gpu(case, plan, graphs=True)
     assert eager.calls["graphLaunch"] == 0
     assert captured.calls["graphLaunch"] == STEPS - 1
     assert captured.calls["graphInstantiate"] == 1
@@ -211,7 +205,7 @@ class TestBfloat16:
         results = []
         for backend in (host_backend("bf16"), ReferenceBackend()):
             case = problem(seed, backend)
-            results.append(on_host(case, make_plan(case, "liveness", PLENTY), backend, steps=1))
+            results.append(run_on_host(case, make_plan(case, "liveness", PLENTY), backend, steps=1))
         # A number has 8 bits, and a gradient passes a dozen layers.
         check_agreement(*results, most=0.1)
 
@@ -220,12 +214,12 @@ class TestBfloat16:
     def test_every_strategy_gives_the_bits_of_keep_and_no_race(self, seed, strategy):
         backend = host_backend("bf16")
         case = problem(seed, backend)
-        expected = on_host(case, make_plan(case, "keep", PLENTY), backend)[:2]
+        expected = run_on_host(case, make_plan(case, "keep", PLENTY), backend).bits
         plan = least_plan(case, strategy)
-        losses, digest, _, executor = on_host(case, plan, backend)
-        assert (losses, digest) == expected
-        assert executor.high_water_bytes == plan.peak_bytes
-        assert on_host(case, plan, backend, lambda arena: SimulatedDevice(arena, 1))[:2] == expected
+        found = run_on_host(case, plan, backend)
+        assert found.bits == expected
+        assert found.executor.high_water_bytes == plan.peak_bytes
+        assert run_on_host(case, plan, backend, lambda arena: SimulatedDevice(arena, 1)).bits == expected
 
     @pytest.mark.parametrize("seed", range(12))
     def test_images_take_half_and_state_what_it_took(self, seed):

@@ -25,10 +25,10 @@ from bathyal.layers import (
 )
 from bathyal.layers.graph import Role
 from bathyal.memory.arena import Arena
-from bathyal.memory.errors import DeviceError
 from bathyal.models.registry import build_model
-from tests.support.lowered_graphs import Memory, relative_distance
+from tests.support.lowered_graphs import Memory
 from tests.support.onednn_library import onednn_backend
+from tests.support.operation_harness import relative_distance
 
 BACKEND = onednn_backend()
 END = (Flatten(), Linear(7))
@@ -206,10 +206,3 @@ def test_one_and_two_threads_agree():
     assert results[0].keys() == results[1].keys()
     for name, values in results[0].items():
         assert relative_distance(results[1][name], values) <= 1e-4, name
-
-
-def test_an_unknown_kind_is_an_error_of_the_reference_backend():
-    graph = lowered(Sequential(Conv2d(4, 1), *END), (2, 3, 4, 4))
-    unknown = type(graph.ops[0])(0, "fold", "layer", (0,), (0,))
-    with pytest.raises(DeviceError, match="fold"):
-        BACKEND.kernels(graph, unknown)

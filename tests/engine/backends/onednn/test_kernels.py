@@ -14,8 +14,9 @@ from bathyal.layers import SGD, Flatten, Linear, Sequential, forward_graph, trai
 from bathyal.layers.convolution import Conv2d
 from bathyal.layers.graph import Graph
 from bathyal.models.registry import MODELS, build_model
-from tests.support.lowered_graphs import TOLERANCE, Memory, relative_distance
+from tests.support.lowered_graphs import TOLERANCE, Memory
 from tests.support.onednn_library import onednn_backend
+from tests.support.operation_harness import relative_distance
 
 BACKEND = onednn_backend()
 REFERENCE = ReferenceBackend()

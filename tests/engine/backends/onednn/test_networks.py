@@ -9,7 +9,6 @@ from bathyal.engine.planning.lowering import lower
 from bathyal.engine.planning.profile import estimate, measure
 from bathyal.engine.state import State
 from bathyal.layers import (
-    SGD,
     AvgPool2d,
     BatchNorm2d,
     Branches,
@@ -26,27 +25,34 @@ from bathyal.layers import (
     evaluation_graph,
     forward_graph,
     prediction_graph,
-    training_graph,
 )
-from bathyal.layers.graph import STATE, Role
+from bathyal.layers.graph import STATE
 from bathyal.memory.arena import Arena
 from bathyal.memory.devices.host import HostDevice
 from bathyal.memory.devices.simulated import SimulatedDevice
-from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.layout.problem import Problem
-from bathyal.scheduler.plan.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.plan.state_layout import lay_out_state
 from bathyal.scheduler.planner import make_plan
 from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
-from tests.support.lowered_graphs import relative_distance
+from tests.support.network_runs import (
+    PLENTY,
+    SHAPE,
+    check_agreement,
+    feeds,
+    least_bytes,
+    poisoned_arena,
+    problem,
+    run,
+    run_on_host,
+)
 from tests.support.onednn_library import onednn_backend
+from tests.support.operation_harness import relative_distance
 from tests.support.random_networks import random_network
 from tests.support.spilling import linked, tier_for
 
 BACKEND = onednn_backend()
 REFERENCE = ReferenceBackend()
-SHAPE = (3, 3, 8, 8)
-STEPS = 3
 END = (Flatten(), Linear(7))
 
 UNUSUAL = {
@@ -80,35 +86,6 @@ def network(key):
     return UNUSUAL[key] if key in UNUSUAL else random_network(key)
 
 
-def problem(key, backend=BACKEND, shape=SHAPE, kernels=Kernels.FIXED):
-    forward = forward_graph(network(key), shape)
-    graph = lower(training_graph(forward, SGD(0.05, momentum=0.9, weight_decay=1e-3)), backend)
-    return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
-
-
-def least_bytes(case, strategy):
-    with pytest.raises(BudgetError) as refused:
-        make_plan(case, strategy, 1)
-    return refused.value.least_bytes
-
-
-def feeds(step, shape=SHAPE):
-    rng = np.random.default_rng(step)
-    return {
-        "images": rng.normal(size=shape).astype(np.float32),
-        "labels": rng.integers(0, 7, shape[0]),
-        "scalars": np.array([0.05, 1.0]),
-        "random_key": np.array([11, step], np.int64),
-    }
-
-
-def poisoned(nbytes):
-    """An arena full of NaN: whatever is read before it is written shows."""
-    arena = Arena(nbytes)
-    arena.poison(0xFF, 0, nbytes)
-    return arena
-
-
 def check_padding(case, device, backend=BACKEND):
     """Weights, statistics and momentum hold zeros where a layout pads."""
     state = State(case.graph, case.state, backend, device)
@@ -121,87 +98,62 @@ def check_padding(case, device, backend=BACKEND):
     return padded
 
 
-def run(case, plan, device, backend=BACKEND):
-    """Losses, digest of the weights, weights and executor after some steps."""
-    images = case.graph.with_role(Role.INPUT)[0].shape
-    with tier_for(plan) as tier:
-        state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
-        state.initialize(5)
-        executor = Executor(plan, case.graph, backend, device, tier)
-        executor.bind()
-        losses = [executor.run(feeds(step, images))["loss"] for step in range(STEPS)]
-        weights = {name: state.read(name) for name in state.names()}
-        return np.concatenate(losses), state.weights_sha256(), weights, executor
-
-
 @pytest.mark.parametrize("key", [*range(24), *UNUSUAL])
 def test_three_steps_agree_with_the_reference_backend(key):
     results = []
     for backend in (BACKEND, REFERENCE):
-        case = problem(key, backend)
-        plan = make_plan(case, "liveness", 2**40)
-        with poisoned(plan.peak_bytes) as arena, HostDevice(arena) as device:
-            results.append(run(case, plan, device, backend))
-    (losses, _, weights, _), (expected, _, exact, _) = results
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
-    assert weights.keys() == exact.keys()
-    for role in ("", ".momentum"):
-        names = sorted(n for n in exact if n.endswith(".momentum") == bool(role))
-        both = (np.concatenate([w[n].ravel() for n in names]) for w in (weights, exact))
-        assert relative_distance(*both) <= 1e-3
+        case = problem(network(key), backend)
+        results.append(run_on_host(case, make_plan(case, "liveness", PLENTY), backend))
+    check_agreement(*results)
 
 
 @pytest.mark.parametrize("key", [*range(8), *UNUSUAL])
 def test_every_strategy_and_budget_gives_the_bits_of_keep(key):
-    case = problem(key)
-    plans = [make_plan(case, "keep", 2**40)]
+    case = problem(network(key), BACKEND)
+    plans = [make_plan(case, "keep", PLENTY)]
     for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory"):
         case = linked(case, strategy)
         least = least_bytes(case, strategy)
-        most = make_plan(case, strategy, 2**40).peak_bytes
+        most = make_plan(case, strategy, PLENTY).peak_bytes
         ks = (0, 1) if strategy in (*MOVING, "sequential", "revolve") else range(4)
         plans += [make_plan(case, strategy, least + (most - least) * k // 3) for k in ks]
     results = []
     for plan in plans:
-        with poisoned(plan.peak_bytes) as arena, HostDevice(arena) as device:
-            losses, digest, _, executor = run(case, plan, device)
-            assert executor.high_water_bytes == plan.peak_bytes
+        with poisoned_arena(plan.peak_bytes) as arena, HostDevice(arena) as device, tier_for(plan) as tier:
+            found = run(case, plan, BACKEND, device, tier)
+            assert found.executor.high_water_bytes == plan.peak_bytes
             check_padding(case, device)
-            results.append((losses.tobytes(), digest))
-            assert np.isfinite(losses).all()
+            results.append(found.bits)
+            assert np.isfinite(found.losses).all()
     assert all(result == results[0] for result in results)
 
 
 def test_padding_was_there_to_be_checked():
-    case = problem("channels that fill no block")
-    plan = make_plan(case, "liveness", 2**40)
-    with poisoned(plan.peak_bytes) as arena, HostDevice(arena) as device:
-        run(case, plan, device)
+    case = problem(UNUSUAL["channels that fill no block"], BACKEND)
+    plan = make_plan(case, "liveness", PLENTY)
+    with poisoned_arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
+        run(case, plan, BACKEND, device, None)
         assert check_padding(case, device) >= 2
 
 
 @pytest.mark.parametrize("key", [1, 4, "groups", "one pixel"])
 def test_no_byte_beyond_the_peak_is_touched(key):
-    case = problem(key)
+    case = problem(network(key), BACKEND)
     plan = make_plan(case, "chain", least_bytes(case, "chain"))
     margin = 1 << 16
-    with poisoned(plan.peak_bytes + margin) as arena, HostDevice(arena) as device:
-        run(case, plan, device)
+    with poisoned_arena(plan.peak_bytes + margin) as arena, HostDevice(arena) as device:
+        run(case, plan, BACKEND, device, None)
         assert (arena.memory[plan.peak_bytes :] == 0xFF).all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("key", [0, 3, 7, "groups", "plain and blocked added"])
 def test_simulated_device_finds_no_race_and_gives_the_same_bits(key, strategy):
-    case = linked(problem(key), strategy)
+    case = linked(problem(network(key), BACKEND), strategy)
     plan = make_plan(case, strategy, least_bytes(case, strategy))
-    with poisoned(plan.peak_bytes) as arena, HostDevice(arena) as device:
-        expected = run(case, plan, device)
+    expected = run_on_host(case, plan, BACKEND).bits
     for order in range(3):
-        with poisoned(plan.peak_bytes) as arena, SimulatedDevice(arena, order) as device:
-            losses, digest, *_ = run(case, plan, device)
-            assert losses.tobytes() == expected[0].tobytes()
-            assert digest == expected[1]
+        assert run_on_host(case, plan, BACKEND, lambda arena, o=order: SimulatedDevice(arena, o)).bits == expected
 
 
 @pytest.mark.parametrize("key", [2, 5, "groups", "channels that fill no block"])
@@ -209,16 +161,15 @@ def test_kernels_that_fit_agree_at_every_budget(key):
     """With measured costs each budget may have its own kernels; results then agree but for rounding."""
     results = []
     for backend in (BACKEND, onednn_backend()):
-        case = problem(key, backend, kernels=Kernels.FIT)
+        case = problem(network(key), backend, kernels=Kernels.FIT)
         with HostDevice(Arena(64 * 2**20)) as device:
             costs = measure(case.graph, backend, device, threads=1, folder=None)
         case = Problem(case.graph, costs, Kernels.FIT, case.state)
-        for budget in (least_bytes(case, "chain"), 2**40):
+        for budget in (least_bytes(case, "chain"), PLENTY):
             plan = make_plan(case, "chain", budget)
-            with poisoned(plan.peak_bytes) as arena, HostDevice(arena) as device:
-                losses, *_, executor = run(case, plan, device, backend)
-                assert executor.high_water_bytes == plan.peak_bytes
-                results.append(losses)
+            found = run_on_host(case, plan, backend)
+            assert found.executor.high_water_bytes == plan.peak_bytes
+            results.append(found.losses)
     for losses in results[1:]:
         np.testing.assert_allclose(losses, results[0], rtol=1e-4)
 
@@ -227,12 +178,12 @@ def test_kernels_that_fit_agree_at_every_budget(key):
 @pytest.mark.parametrize("batch", [1, 5])
 def test_evaluation_and_prediction_share_the_state_of_training(key, batch):
     """Graphs of another batch read the weights where and as training has left them."""
-    case = problem(key)
-    plan = make_plan(case, "liveness", 2**40)
+    case = problem(network(key), BACKEND)
+    plan = make_plan(case, "liveness", PLENTY)
     forward = forward_graph(network(key), (batch, *SHAPE[1:]))
     images = feeds(9, (batch, *SHAPE[1:]))
-    with poisoned(2**24) as arena, HostDevice(arena) as device:
-        weights = run(case, plan, device)[2]
+    with poisoned_arena(2**24) as arena, HostDevice(arena) as device:
+        weights = run(case, plan, BACKEND, device, None).weights
         for mode in (evaluation_graph, prediction_graph):
             graph = lower(mode(forward), BACKEND)
             trained = {t.name: t for t in case.graph.with_role(*STATE)}
@@ -251,7 +202,7 @@ def test_evaluation_and_prediction_share_the_state_of_training(key, batch):
 def expected_outputs(graph, weights, images):
     """The reference backend's outputs with given weights."""
     case = Problem(graph, estimate(graph, REFERENCE), Kernels.FIXED, lay_out_state(graph))
-    plan = make_plan(case, "liveness", 2**40)
+    plan = make_plan(case, "liveness", PLENTY)
     with Arena(plan.peak_bytes) as arena, HostDevice(arena) as device:
         state = State(graph, case.state, REFERENCE, device)
         for name in state.names():
@@ -262,8 +213,8 @@ def expected_outputs(graph, weights, images):
 
 
 def test_a_short_last_batch_trains_the_same_state():
-    case = problem(4)
-    short = problem(4, shape=(1, *SHAPE[1:]))
+    case = problem(4, BACKEND)
+    short = problem(network(4), BACKEND, shape=(1, *SHAPE[1:]))
     assert [(t.layout, t.nbytes) for t in short.graph.with_role(*STATE)] == [
         (t.layout, t.nbytes) for t in case.graph.with_role(*STATE)
     ]
