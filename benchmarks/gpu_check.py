@@ -223,7 +223,7 @@ def torch_seconds(options, checkpointed):
 
     from bathyal.comparison.torch_step import TorchStep
     from bathyal.layers.builder import forward_graph
-    from bathyal.layers.optimizer import SGD
+    from bathyal.layers.optimizers.sgd import SGD
     from bathyal.models.registry import build_model
 
     tf32 = options.math != "float32"

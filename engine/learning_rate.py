@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Callable
 
-from ..memory.errors import ConfigError
+from ..layers.optimizers.optimizer import require_rate
 
 LearningRate = float | Callable[[int], float]
 """A number, or a function of the number of steps done so far."""
@@ -18,16 +16,13 @@ def require_learning_rate(value: object) -> LearningRate:
     Raises:
         ConfigError: it is neither a function nor a finite number of at least 0.
     """
-    return value if callable(value) else require_rate(value)
+    return value if callable(value) else require_rate("learning_rate", value)
 
 
-def require_rate(value: object) -> float:
-    """Return `value` as a float.
+def find_rate(learning_rate: LearningRate, step: int) -> float:
+    """Return the learning rate of the step that follows after so many.
 
     Raises:
-        ConfigError: it is no finite number of at least 0.
+        ConfigError: the function gives no finite number of at least 0.
     """
-    rate = float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else math.nan
-    if not 0 <= rate < math.inf:
-        raise ConfigError("learning_rate", "a finite number of at least 0, or a function of the step", repr(value))
-    return rate
+    return require_rate("learning_rate", learning_rate(step) if callable(learning_rate) else learning_rate)

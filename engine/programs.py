@@ -72,8 +72,8 @@ def make_mode_graph(network: Layer, settings: Settings, mode: Mode, batch: int) 
     """Make the graph of one mode for `batch` images, not lowered; its large parameters are slabs."""
     forward = split_large(forward_graph(network, (batch, *settings.input_shape[1:]), settings.dtype))
     if mode is Mode.TRAINING:
-        return training_graph(forward, settings.optimizer)
-    return evaluation_graph(forward) if mode is Mode.EVALUATION else prediction_graph(forward)
+        return training_graph(forward, settings.optimizer, settings.loss)
+    return evaluation_graph(forward, settings.loss) if mode is Mode.EVALUATION else prediction_graph(forward)
 
 
 def restrict_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTable | None:

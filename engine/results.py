@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Watch = Callable[[int, int], None]
@@ -18,8 +18,7 @@ class StepResult:
         epoch: number of the epoch, from 0.
         images: in this batch.
         loss: mean over the batch.
-        top1: share of images whose label is the most likely class.
-        top5: share of images whose label is among the five most likely.
+        metrics: what the loss counts, as shares of the images, by name.
         seconds: of the whole step.
         moved_bytes: that left the arena for the memory outside or came back.
         moving_seconds: in which transfers ran, both directions added.
@@ -30,17 +29,31 @@ class StepResult:
     epoch: int
     images: int
     loss: float
-    top1: float
-    top5: float
+    metrics: Mapping[str, float]
     seconds: float
     moved_bytes: int = 0
     moving_seconds: float = 0.0
     waited_seconds: float = 0.0
 
     @property
+    def top1(self) -> float | None:
+        """Share of images whose label is the most likely class; None where the loss does not count it."""
+        return self.metrics.get("top1")
+
+    @property
+    def top5(self) -> float | None:
+        """Share of images whose label is among the five most likely; None where the loss does not count it."""
+        return self.metrics.get("top5")
+
+    @property
     def hidden_share(self) -> float | None:
         """Share of the time of the transfers that the computation did not wait for; None where nothing moved."""
         return hidden_share(self.waited_seconds, self.moving_seconds)
+
+
+def count_shares(metrics: Sequence[str], counts: Iterable[int], images: int) -> dict[str, float]:
+    """For each metric the share of so many images that its count is."""
+    return {name: int(count) / images for name, count in zip(metrics, counts, strict=True)}
 
 
 def hidden_share(waited_seconds: float, moving_seconds: float) -> float | None:
@@ -53,9 +66,24 @@ def hidden_share(waited_seconds: float, moving_seconds: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Means over all images of a source; shares as in `StepResult`."""
+    """Means over all images of a source.
+
+    Attributes:
+        images: how many there were.
+        loss: mean over them.
+        metrics: as in `StepResult`.
+    """
 
     images: int
     loss: float
-    top1: float
-    top5: float
+    metrics: Mapping[str, float]
+
+    @property
+    def top1(self) -> float | None:
+        """As in `StepResult`."""
+        return self.metrics.get("top1")
+
+    @property
+    def top5(self) -> float | None:
+        """As in `StepResult`."""
+        return self.metrics.get("top5")

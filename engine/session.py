@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from ..layers.builder import Layer
+from ..layers.modes import IMAGES
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
 from ..memory.sizes import format_size, format_size_exact
@@ -258,6 +260,36 @@ class Session:
         except BudgetError as error:
             logger.warning("the kernels of the checkpoint do not fit (%s): results may differ in bits", error)
             return None
+
+    def run_in_parts(
+        self, mode: Mode, batch: Mapping[str, npt.NDArray[Any]]
+    ) -> Iterator[tuple[dict[str, npt.NDArray[Any]], int]]:
+        """Run a batch in as few parts as the budget allows: one that trains in little memory may not evaluate whole.
+
+        Args:
+            mode: evaluation or prediction.
+            batch: what is fed, by name of its tensor.
+
+        Yields:
+            what the program makes of each part, by name, and how many images the part has.
+
+        Raises:
+            BudgetError: not even one image fits.
+        """
+        count = size = len(batch[IMAGES])
+        while True:
+            try:
+                self.program(mode, size)
+                break
+            except BudgetError:
+                if size == 1:
+                    raise
+                size = -(-size // 2)
+        for start in range(0, count, size):
+            part = {name: values[start : start + size] for name, values in batch.items()}
+            images = len(part[IMAGES])
+            _, executor = self.program(mode, images)
+            yield executor.run(part), images
 
     def list_kernels(self) -> Mapping[str, tuple[str, ...]]:
         """Return, by program, the kernels of every training program so far, to be chosen again when a run is resumed."""

@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from ..layers.builder import DTYPES
-from ..layers.optimizer import SGD
+from ..layers.kinds import KINDS
+from ..layers.losses.cross_entropy import CrossEntropy
+from ..layers.losses.loss import Loss, require_loss
+from ..layers.optimizers.optimizer import Optimizer, require_optimizer
+from ..layers.optimizers.sgd import SGD
 from ..memory.errors import ConfigError, ShapeError, one_of
 from ..memory.sizes import parse_size
 from ..scheduler.layout.kernels import Kernels
@@ -41,7 +45,8 @@ LARGEST_SEED = 2**63 - 1
 class Choices(TypedDict, total=False):
     """Keyword arguments of `Settings` and of `Trainer`: what each choice may be given as."""
 
-    optimizer: SGD | None
+    optimizer: Optimizer | None
+    loss: Loss | None
     memory: int | str | None
     strategy: str | StrategyName
     kernels: str
@@ -66,7 +71,8 @@ class Settings:
 
     Attributes:
         input_shape: (N, C, H, W) of a full batch.
-        optimizer: what updates the parameters; plain SGD where None is given.
+        optimizer: what updates the parameters, any object with the members of `Optimizer`; plain SGD where None is given.
+        loss: what training makes small, any object with the members of `Loss`; cross-entropy where None is given.
         memory: the budget in bytes, given as a number or as text such as "400 MiB"; None takes 80 % of what is free.
         strategy: what plans, given by its name.
         kernels: "fit" takes the fastest that fits the free bytes, "fixed" the library's first, whatever the budget.
@@ -91,7 +97,8 @@ class Settings:
     """
 
     input_shape: tuple[int, ...]
-    optimizer: SGD = SGD()
+    optimizer: Optimizer = SGD()
+    loss: Loss = CrossEntropy()
     memory: int | None = None
     strategy: StrategyName = StrategyName("auto")
     kernels: Kernels = Kernels.FIT
@@ -113,7 +120,8 @@ class Settings:
     def __post_init__(self) -> None:
         read = {
             "input_shape": parse_shape(self.input_shape),
-            "optimizer": _parse_optimizer(self.optimizer),
+            "optimizer": _check_optimizer(self.optimizer),
+            "loss": _check_loss(self.loss),
             "memory": None if self.memory is None else parse_size(self.memory),
             "strategy": self.strategy if isinstance(self.strategy, StrategyName) else parse_strategy(self.strategy),
             "kernels": Kernels(one_of("kernels", self.kernels, [k.value for k in Kernels])),
@@ -200,11 +208,17 @@ def _parse_folder(where: str, value: object) -> Path:
     return parse_path(where, value, "the name of a folder on a disk").absolute()
 
 
-def _parse_optimizer(value: object) -> SGD:
+def _check_optimizer(value: Optimizer | None) -> Optimizer:
     if value is None:
         return SGD()
-    if not isinstance(value, SGD):
-        raise ConfigError("optimizer", "an SGD, such as SGD(0.1, momentum=0.9)", repr(value))
+    require_optimizer(value, KINDS)
+    return value
+
+
+def _check_loss(value: Loss | None) -> Loss:
+    if value is None:
+        return CrossEntropy()
+    require_loss(value, KINDS)
     return value
 
 

@@ -1,4 +1,4 @@
-"""Parameters, running statistics and momentum: their first values, reading, writing, and their digest.
+"""Parameters, running statistics and state of the optimizer: first values, reading, writing, and their digest.
 
 They lie in the arena or in the tier, as the layout says. Tensors are named, read and written whole, also those that are
 held in slabs. In pieces, one slab at a time passes through ordinary memory, and otherwise one tensor, so that a network
@@ -40,7 +40,9 @@ class State:
         for tensor in graph.with_role(*STATE):
             self._parts.setdefault(tensor.part.whole if tensor.part else tensor.name, []).append(tensor)
         for parts in self._parts.values():
-            parts.sort(key=lambda t: t.part.first if t.part else 0)  # momentum is made in the order of the updates
+            parts.sort(
+                key=lambda t: t.part.first if t.part else 0
+            )  # the optimizer's are made in the order of the updates
         self.tensors: dict[str, Tensor] = {name: _whole(parts[0]) for name, parts in self._parts.items()}
         self._layout = layout
         self._backend = backend
@@ -48,7 +50,7 @@ class State:
         self._tier = tier
 
     def initialize(self, seed: int) -> None:
-        """Give every tensor its first value; momentum starts at 0."""
+        """Give every tensor its first value: 0 where it has no initializer, as most that an optimizer keeps."""
         for name, tensor in self.tensors.items():
             rows = self.rows(name)
             if tensor.initializer is None:
@@ -139,7 +141,7 @@ class State:
 
     def _of(self, name: str) -> list[Tensor]:
         if name not in self._parts:
-            raise DataError(name, "the name of a parameter, statistic or momentum", "no such tensor")
+            raise DataError(name, "the name of a parameter, a statistic or a slot of the optimizer", "no such tensor")
         return self._parts[name]
 
 

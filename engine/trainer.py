@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ..layers.builder import Layer, forward_graph, require_layer
+from ..layers.losses.loss import Target, find_target
 from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
-from ..memory.errors import BudgetError, CheckpointError, ConfigError, DataError
+from ..layers.step_scalars import compute_scalars
+from ..memory.errors import CheckpointError, ConfigError, DataError
 from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import Plan
 from .checkpoints import folder as checkpoint
-from .checkpoints.compatibility import environment, identity, require_same_run
-from .data.checks import as_batch
+from .checkpoints.compatibility import environment, identity, require_same_run, shorten
+from .data.checks import as_batch, as_images
 from .data.sources import FromIterable, Source, require_count
 from .interrupts import hold_back_interrupts
-from .learning_rate import LearningRate, require_learning_rate, require_rate
+from .learning_rate import LearningRate, find_rate, require_learning_rate
 from .programs import Mode, Planned
-from .results import Evaluation, StepResult, Watch
+from .results import Evaluation, StepResult, Watch, count_shares
 from .session import open_session
 from .settings import Choices, Settings, parse_path, take_earlier_name
 from .state import State
@@ -70,8 +73,8 @@ class Trainer:
                 its budget is taken. It is read with the first use and raises PlanError if it belongs to something else.
             make_tier: gives a place outside the arena of so many bytes; by default a file in `spill_dir`.
             backend: an earlier name of `device`.
-            **choices: what `Settings` has beside the shape, all by name: `optimizer` (plain SGD by default), `memory`
-                (the budget in bytes, or text such as "400 MiB"; 80 % of what is free by default), `strategy`, `kernels`
+            **choices: what `Settings` has beside the shape, all by name: `optimizer` (plain SGD by default), `loss`
+                (softmax cross-entropy by default), `memory` (the budget in bytes, or text such as "400 MiB"; 80 % of what is free by default), `strategy`, `kernels`
                 ("fit", or "fixed" for results that do not depend on the budget to the bit), `device` ("auto", "cuda",
                 "onednn", "reference", "null", or a name that `register_backend` was given), `dtype`, `seed`, `threads`,
                 `costs` ("measured", or "analytic" for plans that do not depend on the machine), `link`, `spill_dir`,
@@ -136,7 +139,6 @@ class Trainer:
             make_tier=make_tier,
         )
         self._state: State | None = None
-        self._classes = 0
         self._lost = ""
 
     @property
@@ -174,7 +176,7 @@ class Trainer:
 
     @property
     def state(self) -> State:
-        """Parameters, running statistics and momentum; given their first values on first use.
+        """Parameters, running statistics and state of the optimizer; given their first values on first use.
 
         Raises:
             ConfigError: the trainer was closed, or a step broke off: what it had learned is gone.
@@ -188,34 +190,42 @@ class Trainer:
             self._state.initialize(self.settings.seed)
         return self._state
 
+    @cached_property
+    def target(self) -> Target:
+        """What the loss compares the network's output with, for a full batch.
+
+        Raises:
+            ShapeError: the loss takes no output of that shape.
+        """
+        graph = forward_graph(self.network, self.settings.input_shape, self.settings.dtype)
+        return find_target(self.settings.loss, graph.tensors[graph.outputs[0]].spec)
+
     @property
     def classes(self) -> int:
-        """Number of classes that the network tells apart."""
-        if not self._classes:
-            graph = forward_graph(self.network, self.settings.input_shape, self.settings.dtype)
-            self._classes = graph.tensors[graph.outputs[0]].shape[-1]
-        return self._classes
+        """Number of classes that the network tells apart; 0 where the loss does not compare with classes."""
+        return self.target.classes
 
     def train_step(self, images: Array, labels: Array, *, watch: Watch | None = None) -> StepResult:
         """Train on one batch of at most N images.
 
         Args:
             images: (n, C, H, W), any usual type, order and byte order.
-            labels: (n,), whole numbers from 0 to classes − 1.
+            labels: (n,), whole numbers from 0 to classes − 1; with another loss than cross-entropy, its targets.
             watch: told how far the step is.
 
         Raises:
             DataError: images or labels do not fit; nothing has changed then.
+            ConfigError: the learning rate or a step scalar of the optimizer makes no sense; nothing has changed then.
         """
         begin = time.perf_counter()
         images, labels = self._check_batch(images, labels, self.batch)
-        rate = self._find_rate()
+        scalars = compute_scalars(self.settings.optimizer, self.step + 1, self._find_rate())
         _ = self.state
         _, executor = self._session.program(Mode.TRAINING, len(labels))
         feeds = {
             IMAGES: images,
             LABELS: labels,
-            SCALARS: np.array([rate, 1.0]),
+            SCALARS: scalars,
             RANDOM_KEY: np.array([self.settings.seed, self.step], np.int64),
         }
         before = self._session.traffic
@@ -225,15 +235,13 @@ class Trainer:
             self._lost = ""
             self.step += 1
             self.batch += 1
-        top1, top5 = (int(n) / len(labels) for n in outputs[CORRECT])
         moved = self._session.traffic.since(before)
         return StepResult(
             self.step,
             self.epoch,
             len(labels),
             float(outputs[LOSS][0]),
-            top1,
-            top5,
+            count_shares(self.settings.loss.metrics, outputs.get(CORRECT, ()), len(labels)),
             time.perf_counter() - begin,
             moved.nbytes,
             moved.seconds,
@@ -241,7 +249,7 @@ class Trainer:
         )
 
     def _find_rate(self) -> float:
-        return require_rate(self.learning_rate(self.step) if callable(self.learning_rate) else self.learning_rate)
+        return find_rate(self.learning_rate, self.step)
 
     def fit(
         self,
@@ -282,27 +290,27 @@ class Trainer:
             self.epoch, self.batch = self.epoch + 1, 0
 
     def evaluate(self, batches: Source | Iterable[tuple[Array, Array]]) -> Evaluation:
-        """Loss and accuracy over all batches, with running statistics and without dropout.
+        """Loss and metrics over all batches, with running statistics and without dropout.
 
         Raises:
             DataError: there is no batch, or one does not fit.
         """
         source = batches if isinstance(batches, Source) else FromIterable(batches)
         _ = self.state
-        images_seen, loss, correct = 0, 0.0, np.zeros(2, np.int64)
+        metrics = self.settings.loss.metrics
+        images_seen, loss, counts = 0, 0.0, np.zeros(len(metrics), np.int64)
         for position, (images, labels) in enumerate(source.epoch(0, 0)):
-            checked = self._check_batch(images, labels, position)
-            for outputs, count in self._run_in_parts(Mode.EVALUATION, *checked):
+            images, labels = self._check_batch(images, labels, position)
+            for outputs, count in self._session.run_in_parts(Mode.EVALUATION, {IMAGES: images, LABELS: labels}):
                 images_seen += count
                 loss += float(outputs[LOSS][0]) * count
-                correct += outputs[CORRECT]
+                counts += outputs.get(CORRECT, 0)
         if not images_seen:
             raise DataError("evaluate", "at least one batch", "none")
-        top1, top5 = (int(n) / images_seen for n in correct)
-        return Evaluation(images_seen, loss / images_seen, top1, top5)
+        return Evaluation(images_seen, loss / images_seen, count_shares(metrics, counts, images_seen))
 
     def predict(self, images: Array) -> Array:
-        """The network's outputs (n, classes) for any number of images, before softmax; `argmax(1)` is the class.
+        """The network's outputs for any number of images, such as (n, classes) before softmax: `argmax(1)` is the class.
 
         Raises:
             DataError: no array, no image, or one that does not fit.
@@ -310,36 +318,19 @@ class Trainer:
         if not isinstance(images, np.ndarray) or not images.ndim:
             raise DataError("predict", "a numpy array of images", f"a {type(images).__name__}", "Use numpy.asarray.")
         _ = self.state
-        size = self.settings.input_shape[0]
-        parts: list[Array] = []
+        settings, parts = self.settings, list[Array]()
+        size = settings.input_shape[0]
         for start in range(0, len(images), size):
-            part = images[start : start + size]
-            checked = self._check_batch(part, np.zeros(len(part), np.int64), start // size)
-            for outputs, _count in self._run_in_parts(Mode.PREDICTION, *checked):
+            part = as_images(images[start : start + size], settings.input_shape, settings.dtype, start // size)
+            for outputs, _count in self._session.run_in_parts(Mode.PREDICTION, {IMAGES: part}):
                 parts.extend(outputs.values())
         if not parts:
             raise DataError("predict", "at least one image", "none")
         return np.concatenate(parts)
 
-    def _run_in_parts(self, mode: Mode, images: Array, labels: Array) -> Iterator[tuple[dict[str, Array], int]]:
-        """Run in as few parts as the budget allows: a batch that trains in little memory may not evaluate whole."""
-        size = len(labels)
-        while True:
-            try:
-                self._session.program(mode, size)
-                break
-            except BudgetError:
-                if size == 1:
-                    raise
-                size = -(-size // 2)
-        for start in range(0, len(labels), size):
-            part = slice(start, start + size)
-            _, executor = self._session.program(mode, len(labels[part]))
-            yield executor.run({IMAGES: images[part], LABELS: labels[part]}), len(labels[part])
-
     def _check_batch(self, images: Array, labels: Array, position: int) -> tuple[Array, Array]:
         settings = self.settings
-        return as_batch(images, labels, settings.input_shape, self.classes, settings.dtype, position=position)
+        return as_batch(images, labels, settings.input_shape, self.target, settings.dtype, position=position)
 
     def save(self, folder: Path | str, keep: int = 2) -> Path:
         """Write a checkpoint with everything that training needs to go on to the bit.
@@ -359,7 +350,7 @@ class Trainer:
 
     def _make_header(self) -> dict[str, Any]:
         return {
-            **identity(self.network, self.settings),
+            **shorten(identity(self.network, self.settings)),
             **environment(self._session),
             "step": self.step,
             "epoch": self.epoch,

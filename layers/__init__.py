@@ -19,11 +19,14 @@ from .dropout import Dropout
 from .graph import Graph, Op, Phase, Role, Tensor, TensorSpec
 from .initializers import Constant, He, Normal, Uniform, Xavier
 from .linear import Linear
+from .losses.cross_entropy import CrossEntropy
+from .losses.loss import Loss, Target
 from .merge import Add, Concat
 from .modes import evaluation_graph, prediction_graph, training_graph
 from .normalization import BatchNorm2d, LocalResponseNorm
 from .operations import BackwardBuilder, ModeBuilder, OpKind, ShapeRule, same_as_first
-from .optimizer import SGD
+from .optimizers.optimizer import Optimizer
+from .optimizers.sgd import SGD
 from .pooling import AvgPool2d, GlobalAvgPool2d, MaxPool2d
 from .shape import Flatten
 
@@ -37,6 +40,7 @@ __all__ = [
     "Concat",
     "Constant",
     "Conv2d",
+    "CrossEntropy",
     "Dropout",
     "Flatten",
     "GlobalAvgPool2d",
@@ -47,11 +51,13 @@ __all__ = [
     "Layer",
     "Linear",
     "LocalResponseNorm",
+    "Loss",
     "MaxPool2d",
     "ModeBuilder",
     "Normal",
     "Op",
     "OpKind",
+    "Optimizer",
     "Phase",
     "ReLU",
     "Residual",
@@ -60,6 +66,7 @@ __all__ = [
     "ShapeRule",
     "Sigmoid",
     "Tanh",
+    "Target",
     "Tensor",
     "TensorSpec",
     "Uniform",

@@ -1,4 +1,4 @@
-"""Putting a graph together: tensors and operations are appended, names are kept unique, then the graph is frozen."""
+"""An assembly puts a graph together: tensors and operations are appended, names kept unique, then it is frozen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Assembly:
-    """A graph that is still growing."""
+    """A graph to which tensors and operations are still being appended; a tensor's or operation's id is its position."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -50,8 +50,8 @@ class Assembly:
         )
         return len(self.tensors) - 1
 
-    def derived(self, name: str, spec: TensorSpec, role: Role) -> int:
-        """Append a tensor whose name may need a number to be unique: gradients and sums."""
+    def add_derived(self, name: str, spec: TensorSpec, role: Role) -> int:
+        """Append a gradient or a sum, whose name gets a number where another tensor has it, and return its id."""
         unique, number = name, 1
         while unique in self._names:
             number += 1
@@ -70,7 +70,7 @@ class Assembly:
         phase: Phase = Phase.FORWARD,
         forward_op: int = NO_OP,
     ) -> Op:
-        """Append an operation; without `forward_op` it is its own forward operation."""
+        """Append an operation and return it; without `forward_op` it is its own forward operation."""
         number = len(self.ops)
         op = Op(
             number,
@@ -91,5 +91,5 @@ class Assembly:
         return self._specs[tensor]
 
     def graph(self, outputs: Iterable[int], layers: int) -> Graph:
-        """Freeze."""
+        """Freeze what was appended into a graph of so many layers, from which the host reads the tensors `outputs`."""
         return Graph(self.name, tuple(self.tensors), tuple(self.ops), tuple(outputs), layers)

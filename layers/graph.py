@@ -2,7 +2,7 @@
 
 The forward network, the whole training step and evaluation are graphs of this one form. Operations are listed in an
 order in which they can run. Each tensor is written once, except the ones that an operation names in `updates`, which it
-overwrites in place: parameters, momentum and running statistics. Nothing here computes or allocates.
+overwrites in place: parameters, state of the optimizer and running statistics. Nothing here computes or allocates.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Role(str, Enum):
     SCALARS = "scalars"
     PARAMETER = "parameter"
     BUFFER = "buffer"
-    MOMENTUM = "momentum"
+    OPTIMIZER = "momentum"  # what SGD keeps; the text stays, so that fingerprints do
     ACTIVATION = "activation"
     GRADIENT = "gradient"
     METRIC = "metric"
@@ -45,7 +45,7 @@ class Role(str, Enum):
 FED = frozenset({Role.INPUT, Role.LABEL, Role.SCALARS})
 """Roles of the tensors that the host writes before every step."""
 
-STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.MOMENTUM})
+STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER})
 """Roles of the tensors that live from step to step."""
 
 
@@ -100,7 +100,7 @@ class Tensor:
         layout: name of the backend's layout; empty for plain C order.
         initializer: how a parameter or buffer gets its first value; None for all others. That of a slab is the whole
             tensor's.
-        part: its place in a whole tensor; None for all but slabs and their momentum.
+        part: its place in a whole tensor; None for all but slabs and what the optimizer keeps of them.
     """
 
     id: int
@@ -185,7 +185,7 @@ class Graph:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of parameters, running statistics and momentum."""
+        """Bytes of parameters, running statistics and state of the optimizer."""
         return sum(t.nbytes for t in self.with_role(*STATE))
 
     def readers(self) -> list[list[int]]:

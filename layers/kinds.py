@@ -12,15 +12,15 @@ from . import (
     convolution,
     dropout,
     linear,
-    loss,
     merge,
     normalization,
-    optimizer,
     pooling,
     shape,
 )
 from .graph import Op
+from .losses import cross_entropy
 from .operations import OpKind
+from .optimizers import sgd
 
 KINDS: Registry[OpKind] = Registry(
     "kind of operation",
@@ -31,10 +31,10 @@ KINDS: Registry[OpKind] = Registry(
             convolution,
             dropout,
             linear,
-            loss,
+            cross_entropy,
             merge,
             normalization,
-            optimizer,
+            sgd,
             pooling,
             shape,
         )

@@ -13,25 +13,22 @@ from types import MappingProxyType
 
 from ..memory.errors import GraphError, ShapeError
 from .assembly import Assembly
-from .graph import Graph, Op, Phase, Role, TensorSpec
-from .kinds import kind_of
-from .loss import CROSS_ENTROPY, loss_gradient
-from .operations import Attrs, ShapeRule
-from .optimizer import SGD
+from .graph import Graph, Op, Phase, Role, Tensor, TensorSpec
+from .initializers import Constant
+from .kinds import KINDS, kind_of
+from .losses.cross_entropy import CrossEntropy
+from .losses.loss import Loss, find_target
+from .operations import Attrs, ShapeRule, Specs
+from .optimizers.optimizer import Optimizer, name_slot
 from .pool_first import pool_first
+from .step_scalars import specify_scalars
 
-LEARNING_RATE, LOSS_SCALE = 0, 1
-"""Positions in the float64 tensor `scalars`."""
+CROSS_ENTROPY = CrossEntropy()
 SEED, STEP = 0, 1
 """Positions in the int64 tensor `random_key`."""
 
 IMAGES, LABELS, SCALARS, RANDOM_KEY, LOSS, CORRECT = "images", "labels", "scalars", "random_key", "loss", "correct"
-"""Names of the tensors that the host writes and reads."""
-
-
-def momentum_of(parameter: str) -> str:
-    """Name of the momentum of the parameter of that name."""
-    return f"{parameter}.momentum"
+"""Names of the tensors that the host writes and reads; `labels` is the target of any loss."""
 
 
 class _Mode:
@@ -87,36 +84,45 @@ class _Mode:
                     raise ShapeError(f"{op.name} ({op.kind})", rule.expected, rule.actual, rule.hint) from None
         return self._map[self.forward.outputs[0]]
 
-    def loss(self, logits: int) -> Op:
-        """Append the loss of `logits` against a new tensor of labels."""
-        assert CROSS_ENTROPY.shapes is not None
-        labels = TensorSpec((self.spec(logits).shape[0],), "int64")
+    def append_loss(self, loss: Loss, output: int) -> Op:
+        """Append the loss of the network's `output` against a new tensor of targets."""
+        shapes = KINDS[loss.kind].shapes
+        assert shapes is not None, "a loss has a shape rule: `require_loss`"
+        target = find_target(loss, self.spec(output)).spec
         try:
-            loss, correct = CROSS_ENTROPY.shapes((self.spec(logits), labels), {})
+            specs = shapes((self.spec(output), target), loss.attrs)
         except ShapeRule as rule:
             raise ShapeError("loss", rule.expected, rule.actual, rule.hint) from None
-        return self.assembly.op(
-            CROSS_ENTROPY.name,
-            "loss",
-            (logits, self.assembly.tensor(LABELS, labels, Role.LABEL)),
-            (
-                self.assembly.tensor(LOSS, loss, Role.METRIC),
-                self.assembly.tensor(CORRECT, correct, Role.METRIC),
-            ),
-            phase=Phase.LOSS,
-        )
+        metrics = _name_metrics(loss, specs)
+        names = [LOSS, *metrics, *(f"{LOSS}.saved{i}" for i in range(len(specs) - 1 - len(metrics)))]
+        reads = (output, self.assembly.tensor(LABELS, target, Role.LABEL))
+        made = [
+            self.assembly.tensor(name, spec, Role.ACTIVATION if i > len(metrics) else Role.METRIC)
+            for i, (name, spec) in enumerate(zip(names, specs, strict=True))
+        ]
+        return self.assembly.op(loss.kind, LOSS, reads, made, loss.attrs, phase=Phase.LOSS)
+
+
+def _name_metrics(loss: Loss, specs: Specs) -> tuple[str, ...]:
+    """Names of the tensors of metrics that a loss makes: one that holds all counts, where there are any."""
+    expected = (TensorSpec((len(loss.metrics),), "int64"),) if loss.metrics else ()
+    if specs[0].shape != (1,) or tuple(specs[1 : 1 + len(expected)]) != expected:
+        shapes = "(1,)" + "".join(f", {spec.shape} {spec.dtype}" for spec in expected)
+        found = ", ".join(f"{spec.shape} {spec.dtype}" for spec in specs)
+        raise GraphError(f"loss ({loss.kind})", f"outputs of shape {shapes}", found, "Mend the kind's shape rule.")
+    return (CORRECT,) if expected else ()
 
 
 class _Backward:
     """Appends the backward pass and the updates to a graph that holds forward pass and loss."""
 
-    def __init__(self, assembly: Assembly, optimizer: SGD) -> None:
+    def __init__(self, assembly: Assembly, optimizer: Optimizer) -> None:
         self.assembly = assembly
         self._optimizer = optimizer
         self._gradients: dict[int, int] = {}
         self._current: Op | None = None
         self._needs = self._find_needs()
-        self.scalars = assembly.tensor(SCALARS, TensorSpec((2,), "float64"), Role.SCALARS)
+        self.scalars = assembly.tensor(SCALARS, specify_scalars(optimizer), Role.SCALARS)
         self._readers: dict[int, int] = {}
         for op in assembly.ops:
             for tensor in op.inputs:
@@ -140,7 +146,7 @@ class _Backward:
     def emit(self, kind: str, inputs: Sequence[int], like: Sequence[int], attrs: Attrs) -> tuple[int, ...]:
         assert self._current is not None
         made = tuple(
-            self.assembly.derived(f"{self.assembly.tensors[t].name}.gradient", self.spec(t), Role.GRADIENT)
+            self.assembly.add_derived(f"{self.assembly.tensors[t].name}.gradient", self.spec(t), Role.GRADIENT)
             for t in like
         )
         self.assembly.op(
@@ -148,12 +154,17 @@ class _Backward:
         )
         return made
 
-    def loss(self, op: Op) -> None:
+    def append_loss_gradient(self, loss: Loss, op: Op) -> None:
         """Append the gradient of the loss."""
         self._current = op
-        self._gradients[op.inputs[0]] = loss_gradient(self, op, self.scalars)[0]
+        output = op.inputs[0]
+        made = self.assembly.tensors[loss.gradient(self, op, self.scalars)]
+        if made.role is not Role.GRADIENT or made.spec != self.spec(output):
+            expected = f"a gradient of shape {self.spec(output).shape} from a backward operation"
+            raise GraphError(f"loss ({loss.kind})", expected, f"{made.name} of shape {made.shape}", "Mend `gradient`.")
+        self._gradients[output] = made.id
 
-    def operation(self, op: Op) -> None:
+    def append_gradient(self, op: Op) -> None:
         """Append the gradient of one forward operation and the updates that it completes."""
         kind = kind_of(op)
         if kind.backward is None or not any(self._needs[t] for t in op.inputs):
@@ -180,48 +191,57 @@ class _Backward:
     def _update(self, parameter: int) -> None:
         assert self._current is not None
         tensor = self.assembly.tensors[parameter]
-        updates = [parameter]
-        if self._optimizer.momentum:
-            part = tensor.part and replace(tensor.part, whole=momentum_of(tensor.part.whole))
-            updates.append(self.assembly.tensor(momentum_of(tensor.name), tensor.spec, Role.MOMENTUM, part=part))
-        weight, *momentum = updates
+        slots = [self._append_slot(tensor, name, start) for name, start in self._optimizer.slots.items()]
         self.assembly.op(
-            "sgd_update",
+            self._optimizer.kind,
             tensor.name,
-            (weight, self._gradients.pop(parameter), *momentum, self.scalars),
+            (parameter, self._gradients.pop(parameter), *slots, self.scalars),
             (),
             self._optimizer.attrs,
-            updates=updates,
+            updates=(parameter, *slots),
             phase=Phase.UPDATE,
             forward_op=self._current.id,
         )
 
+    def _append_slot(self, parameter: Tensor, slot: str, start: float) -> int:
+        """Append the tensor that the optimizer keeps for a parameter under the name of a slot."""
+        part = parameter.part and replace(parameter.part, whole=name_slot(parameter.part.whole, slot))
+        # One that starts at 0 has no initializer, so that the fingerprints in old plans stay.
+        initializer = Constant(float(start)) if start else None
+        name = name_slot(parameter.name, slot)
+        return self.assembly.tensor(name, parameter.spec, Role.OPTIMIZER, initializer, part)
 
-def training_graph(forward: Graph, optimizer: SGD) -> Graph:
-    """The graph of one training step: forward, mean softmax cross-entropy, backward and updates.
 
-    The host writes `images`, `labels` (int64, (N,)), `scalars` and `random_key`, and reads `loss` (1,) and `correct`
-    (2,): the number of images whose label is the first, and among the first five.
+def training_graph(forward: Graph, optimizer: Optimizer, loss: Loss = CROSS_ENTROPY) -> Graph:
+    """The graph of one training step: forward, loss, backward and updates.
+
+    The host writes `images`, `labels` (the loss's target), `scalars` and `random_key`, and reads `loss` (1,) and, where
+    the loss has metrics, `correct`: for each of them, in how many samples of the batch it is so.
 
     Raises:
-        ShapeError: the network does not end in (N, classes), or a batch norm sees one value per channel.
-        GraphError: a layer does not reach the loss.
+        ShapeError: the network's output does not fit the loss, or a batch norm sees one value per channel.
+        GraphError: a layer does not reach the loss, or what the loss makes has shapes that no loss may have.
     """
     mode = _Mode(forward, training=True)
-    loss = mode.loss(mode.rewrite())
+    op = mode.append_loss(loss, mode.rewrite())
     backward = _Backward(mode.assembly, optimizer)
     forward_ops = [op for op in mode.assembly.ops if op.phase is Phase.FORWARD]
-    backward.loss(loss)
-    for op in reversed(forward_ops):
-        backward.operation(op)
-    return mode.assembly.graph(loss.outputs, forward.layers + 1)
+    backward.append_loss_gradient(loss, op)
+    for forward_op in reversed(forward_ops):
+        backward.append_gradient(forward_op)
+    return mode.assembly.graph(_find_metrics(mode.assembly, op), forward.layers + 1)
 
 
-def evaluation_graph(forward: Graph) -> Graph:
+def evaluation_graph(forward: Graph, loss: Loss = CROSS_ENTROPY) -> Graph:
     """The graph that computes loss and counts with running statistics and without dropout."""
     mode = _Mode(forward, training=False)
-    loss = mode.loss(mode.rewrite())
-    return mode.assembly.graph(loss.outputs, forward.layers + 1)
+    op = mode.append_loss(loss, mode.rewrite())
+    return mode.assembly.graph(_find_metrics(mode.assembly, op), forward.layers + 1)
+
+
+def _find_metrics(assembly: Assembly, op: Op) -> tuple[int, ...]:
+    """What the host reads of what the loss makes."""
+    return tuple(t for t in op.outputs if assembly.tensors[t].role is Role.METRIC)
 
 
 def prediction_graph(forward: Graph) -> Graph:

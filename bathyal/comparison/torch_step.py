@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from ..layers.graph import Graph, Op, Role
 from ..layers.initializers import initialize
-from ..layers.optimizer import SGD
+from ..layers.optimizers.optimizer import Optimizer
+from ..layers.optimizers.sgd import SGD
 from ..memory.errors import DeviceError, one_of
 from ..scheduler.blocks.cut import assign_blocks
 
@@ -106,11 +107,11 @@ class TorchStep:
 
     Raises:
         ConfigError: no such peer.
-        DeviceError: PyTorch is not installed.
+        DeviceError: PyTorch is not installed, or nobody has said what its optimizer of that kind is.
     """
 
     def __init__(
-        self, graph: Graph, peer: str, optimizer: SGD, *, seed: int, threads: int, device: str = "cpu"
+        self, graph: Graph, peer: str, optimizer: Optimizer, *, seed: int, threads: int, device: str = "cpu"
     ) -> None:
         require_torch(one_of("peer", peer, list(PEERS)))
         self._torch: Any = importlib.import_module("torch")
@@ -127,16 +128,19 @@ class TorchStep:
             assert tensor.initializer is not None
             values = initialize(tensor.initializer, tensor.shape, tensor.dtype, seed=seed, name=tensor.name)
             self._state[tensor.id] = self._tensor(values).requires_grad_(tensor.role is Role.PARAMETER)
-        self._optimizer: Any = self._torch.optim.SGD(
-            [self._state[t.id] for t in graph.with_role(Role.PARAMETER)],
-            lr=optimizer.learning_rate,
-            momentum=optimizer.momentum,
-            weight_decay=optimizer.weight_decay,
-            nesterov=optimizer.nesterov,
-        )
+        self._optimizer = self._make_optimizer(optimizer)
         self._readers = graph.readers()
         self._producers = graph.producers()
         self._parts = split(graph, PEERS[peer].parts)
+
+    def _make_optimizer(self, optimizer: Optimizer) -> Any:
+        """PyTorch's optimizer over all parameters."""
+        parameters = [self._state[t.id] for t in self._graph.with_role(Role.PARAMETER)]
+        match optimizer.kind:
+            case SGD.kind:
+                return self._torch.optim.SGD(parameters, lr=optimizer.learning_rate, **optimizer.attrs)
+            case kind:
+                raise DeviceError("optimizer", "one that PyTorch has, such as SGD", repr(kind), "Compare with SGD.")
 
     def _tensor(self, values: Array) -> Any:
         tensor = self._torch.from_numpy(np.ascontiguousarray(values)).to(self._device)

@@ -16,7 +16,7 @@ from ..engine.backends.cuda.graphs import MATH
 from ..engine.backends.registry import BACKENDS, find_backend
 from ..engine.settings import COSTS, Settings
 from ..layers.builder import DTYPES
-from ..layers.optimizer import SGD
+from ..layers.optimizers.sgd import SGD
 from ..memory.errors import ConfigError
 from ..scheduler.layout.kernels import Kernels
 from ..scheduler.strategies.names import SPELLINGS

@@ -21,8 +21,7 @@ def summarize_step(result: StepResult) -> dict[str, Any]:
         "epoch": result.epoch,
         "images": result.images,
         "loss": finite_or_none(result.loss),
-        "top1": result.top1,
-        "top5": result.top5,
+        **result.metrics,
         "seconds": result.seconds,
         "moved_bytes": result.moved_bytes,
         "moving_seconds": result.moving_seconds,
@@ -51,12 +50,8 @@ def summarize_training(trainer: Trainer, results: list[StepResult], evaluation: 
     }
     document["process_peak_bytes"] = resident_peak_bytes()  # after the digest, which takes memory too
     if evaluation is not None:
-        document |= {
-            "held_out_images": evaluation.images,
-            "held_out_loss": finite_or_none(evaluation.loss),
-            "held_out_top1": evaluation.top1,
-            "held_out_top5": evaluation.top5,
-        }
+        document |= {"held_out_images": evaluation.images, "held_out_loss": finite_or_none(evaluation.loss)}
+        document |= {f"held_out_{name}": share for name, share in evaluation.metrics.items()}
     return document
 
 

@@ -23,7 +23,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from ...layers.graph import FED, STATE, Graph, Phase, Role
+from ...layers.graph import FED, STATE, Graph, Op, Phase, Role
 from ..chain.hull import Hull, Segment, lower_hull
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
@@ -124,10 +124,16 @@ def _find_hull(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[i
     return lower_hull(nbytes.tolist(), seconds.tolist())
 
 
+def _begins_backward(graph: Graph, op: Op) -> bool:
+    """Whether a backward operation makes a gradient and reads none, as that of the loss does and no later one."""
+    made, read = ({graph.tensors[t].role for t in ids} for ids in (op.outputs, op.inputs))
+    return Role.GRADIENT in made and Role.GRADIENT not in read
+
+
 def _split_at_gradient(graph: Graph) -> tuple[list[int], set[int]]:
     """Find the forward operations that lead to the gradient of the loss, and the tensors that it or later ones read."""
     backward = [op for op in graph.ops if op.phase is Phase.BACKWARD]
-    first = next((op for op in backward if any(graph.tensors[t].role is Role.LABEL for t in op.inputs)), None)
+    first = next((op for op in backward if _begins_backward(graph, op)), None)
     if first is None:
         return [], set()
     wanted, after = set(first.inputs), set(first.outputs)

@@ -1,7 +1,7 @@
 """Where the state lies: in the arena for the whole step, or in the memory outside, which is then its home.
 
 All programs of a run (training, a short last batch, evaluation) share one layout. In the arena and outside alike, state
-comes first, block by block: parameters, then momentum, then running statistics. A tensor belongs to the block of the
+comes first, block by block: parameters, then state of the optimizer, then running statistics. A tensor belongs to the block of the
 operation that reads it first.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ...layers.graph import STATE, Graph, Role, Tensor
 from .steps import NO_TENSOR, PAGE, Plan, align_up
 
-_ROLES_OF_A_BLOCK = (Role.PARAMETER, Role.MOMENTUM, Role.BUFFER)
+_ROLES_OF_A_BLOCK = (Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER)
 """The order of the roles within a block; all of `STATE`."""
 
 

@@ -55,7 +55,7 @@ def test_a_step_that_moves_nothing_says_so():
 )
 def test_the_hidden_share_is_what_was_not_waited_for(waited, moving, share):
     assert hidden_share(waited, moving) == share
-    assert StepResult(1, 0, 1, 1.0, 0.0, 0.0, 9.0, 1, moving, waited).hidden_share == share
+    assert StepResult(1, 0, 1, 1.0, {}, 9.0, 1, moving, waited).hidden_share == share
 
 
 def test_a_step_tells_how_far_it_is_and_computes_the_same():

@@ -164,8 +164,8 @@ def check_updates(graph: Graph, momentum: bool) -> None:
         ready = max(producers[gradient], readers[parameter][-2])
         assert all(graph.ops[i].forward_op == op.forward_op for i in range(ready, op.id)), "an update that waits"
         kept = [graph.tensors[t] for t in op.updates[1:]]
-        assert [t.role for t in kept] == ([Role.MOMENTUM] if momentum else [])
-    assert len(graph.with_role(Role.MOMENTUM)) == (len(updates) if momentum else 0)
+        assert [t.role for t in kept] == ([Role.OPTIMIZER] if momentum else [])
+    assert len(graph.with_role(Role.OPTIMIZER)) == (len(updates) if momentum else 0)
 
 
 def check_batch_norm(forward: Graph, graph: Graph) -> None:
@@ -187,7 +187,7 @@ def check_evaluation(forward: Graph, graph: Graph) -> None:
     kinds.pop("softmax_cross_entropy", None)
     assert kinds == +expected
     assert not any(op.updates for op in graph.ops)
-    assert {t.name for t in graph.with_role(Role.SCALARS, Role.MOMENTUM, Role.GRADIENT)} == set()
+    assert {t.name for t in graph.with_role(Role.SCALARS, Role.OPTIMIZER, Role.GRADIENT)} == set()
 
 
 def check_all(network: Layer, shape: tuple[int, ...]) -> None:

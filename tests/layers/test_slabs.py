@@ -101,7 +101,7 @@ def test_all_modes_have_the_same_state() -> None:
     for mode in (training, evaluation_graph(graph), prediction_graph(graph)):
         assert [(t.name, t.shape, t.part) for t in mode.with_role(Role.PARAMETER)] == expected
     parts = {t.name: t.part for t in training.with_role(Role.PARAMETER)}
-    for tensor in training.with_role(Role.MOMENTUM):
+    for tensor in training.with_role(Role.OPTIMIZER):
         part = parts[tensor.name.removesuffix(".momentum")]
         assert tensor.part == (part and replace(part, whole=f"{part.whole}.momentum"))
         assert tensor.initializer is None

@@ -91,7 +91,7 @@ def first_values(tensor: Tensor, feeds: Mapping[str, Array], seed: int) -> Array
         values = initialize(tensor.initializer, tensor.shape, tensor.dtype, seed=seed, name=tensor.name)
         # Biases start at 0 and scales at 1: other values tell them apart.
         return values + np.random.default_rng(tensor.id).uniform(0.1, 0.3, tensor.shape).astype(tensor.dtype)
-    return np.zeros(tensor.shape, tensor.dtype) if tensor.role is Role.MOMENTUM else None
+    return np.zeros(tensor.shape, tensor.dtype) if tensor.role is Role.OPTIMIZER else None
 
 
 def next_values(tensor: Tensor, exact: Array) -> Array:

@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ....layers.loss import TOP
-from ....layers.modes import LOSS_SCALE
+from ....layers.losses.cross_entropy import TOP
+from ....layers.step_scalars import LOSS_SCALE
 from .kernel_program import KernelProgram, Pointer, launch_blocks, pointers, require, require_float32
 from .op_request import OpRequest
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ....layers.modes import LEARNING_RATE
+from ....layers.step_scalars import LEARNING_RATE
 from .kernel_program import (
     FLOAT32,
     KernelProgram,

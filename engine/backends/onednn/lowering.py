@@ -279,9 +279,9 @@ class Lowering:
         return number
 
     def _convert(self, op: Op, source: int, target: int) -> None:
-        forward = op.phase is Phase.FORWARD
+        own = op.phase in (Phase.FORWARD, Phase.LOSS)
         number = len(self._ops)
-        forward_op = number if forward else self._forward[op.forward_op]
+        forward_op = number if own else self._forward[op.forward_op]
         phase = Phase.BACKWARD if op.phase is Phase.UPDATE else op.phase
         self._ops.append(Op(number, CONVERT.name, op.name, (source,), (target,), phase=phase, forward_op=forward_op))
 

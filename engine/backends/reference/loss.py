@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from ....layers.loss import TOP
-from ....layers.modes import LOSS_SCALE
+from ....layers.losses.cross_entropy import TOP
+from ....layers.step_scalars import LOSS_SCALE
 from .blocks import BUFFER_ELEMENTS, Spans
 from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec, float64, store
 

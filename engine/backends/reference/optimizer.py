@@ -1,4 +1,4 @@
-"""Stochastic gradient descent as `layers/optimizer.py` defines it, a piece of the parameter at a time."""
+"""Stochastic gradient descent as `layers/optimizers/sgd.py` defines it, a piece of the parameter at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ....layers.graph import TensorSpec
-from ....layers.modes import LEARNING_RATE
+from ....layers.step_scalars import LEARNING_RATE
 from .blocks import flat_spans
 from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bathyal.engine.data.checks import as_batch
+from bathyal.engine.data.checks import as_batch, as_images
 from bathyal.engine.data.sources import ArrayDataset, FromIterable, Source, Use, draw_order, make_random_stream
 from bathyal.engine.data.synthetic import Synthetic, digits
+from bathyal.layers import Target
 from bathyal.memory.errors import ConfigError, DataError, DeviceError
 
 SHAPE = (4, 3, 5, 6)
@@ -236,7 +237,7 @@ def good(count=4):
 
 
 def check(images, labels, dtype=np.float32, classes=10):
-    return as_batch(images, labels, SHAPE, classes, dtype, 7)
+    return as_batch(images, labels, SHAPE, Target(SHAPE[:1], "int64", classes), dtype, 7)
 
 
 class TestAsBatch:
@@ -327,7 +328,7 @@ class TestAsBatch:
 
     def test_a_missing_channel_axis_is_hinted_at(self):
         with pytest.raises(DataError, match=r"images\[:, None\]"):
-            as_batch(np.zeros((4, 8, 8)), np.zeros(4, int), (4, 1, 8, 8), 10, np.float32, 0)
+            as_batch(np.zeros((4, 8, 8)), np.zeros(4, int), (4, 1, 8, 8), Target((4,), "int64", 10), np.float32, 0)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     @pytest.mark.parametrize("code", ["<f4", ">f4", "f8", "f2"])
@@ -371,3 +372,52 @@ class TestAsBatch:
     def test_more_classes_than_the_label_type_can_name(self):
         _, labels = check(good()[0], np.array([0, 127, 1, 2], np.int8), classes=1000)
         assert labels.tolist() == [0, 127, 1, 2]
+
+
+def check_targets(targets, dtype="float32", shape=(4, 2)):
+    return as_batch(good(len(targets))[0], targets, SHAPE, Target(shape, dtype), np.float32, 7)[1]
+
+
+class TestTargetsThatAreNoClasses:
+    @pytest.mark.parametrize("code", ["<f4", ">f8", "f2", "i2", "?"])
+    def test_real_numbers_of_any_type_keep_their_values(self, code):
+        given = np.array([[0, 1], [1, 0], [1, 1], [0, 0]], code)
+        converted = check_targets(np.asfortranarray(given))
+        assert converted.dtype == np.float32 and converted.flags.c_contiguous
+        np.testing.assert_array_equal(converted, given.astype(float))
+
+    def test_integers_are_converted_where_the_type_holds_them(self):
+        converted = check_targets(np.array([[0, -5], [3, 100], [7, 8]]), "int32")
+        assert converted.dtype == np.int32 and converted.tolist() == [[0, -5], [3, 100], [7, 8]]
+
+    @pytest.mark.parametrize(
+        ("targets", "dtype", "message"),
+        [
+            (np.zeros(4), "float32", r"targets: expected shape \(4, 2\), a target .*got shape \(4,\)"),
+            (np.zeros((4, 3)), "float32", r"targets: expected shape \(4, 2\), .*got shape \(4, 3\)"),
+            (np.zeros((4, 2), object), "float32", "targets: expected real numbers, got dtype object.*targets.astype"),
+            (np.array([[0, 1], [2, np.nan]] * 2), "float32", r"target 1: expected finite values, got nan at \(1,\)"),
+            (np.full((4, 2), 1e300), "float32", r"target 0: expected values within"),
+            (np.zeros((4, 2)), "int32", r"targets: expected integers, got dtype float64.*numpy.int32"),
+            (np.full((4, 2), 2**31), "int32", r"targets: expected values from -2147483648 to .*got 2147483648"),
+        ],
+    )
+    def test_targets_that_are_refused(self, targets, dtype, message):
+        with pytest.raises(DataError, match=f"batch 7, {message}"):
+            check_targets(targets, dtype)
+
+    def test_a_missing_last_axis_is_hinted_at(self):
+        with pytest.raises(DataError, match=r"targets\[:, None\]"):
+            check_targets(np.zeros(4), shape=(4, 1))
+
+    @pytest.mark.parametrize("wrong", [((), "float32", 0), ((4,), "complex64", 0), ((4,), "float32", 3)])
+    def test_a_target_that_makes_no_sense(self, wrong):
+        with pytest.raises(ConfigError, match="Target: expected a first axis"):
+            Target(*wrong)
+
+
+def test_images_alone_are_checked_as_in_a_batch():
+    images, labels = good()
+    np.testing.assert_array_equal(as_images(images[:2], SHAPE, np.float64, 3), check(images[:2], labels[:2])[0])
+    with pytest.raises(DataError, match=r"batch 3, images: .*1 to 4 images, got 0"):
+        as_images(images[:0], SHAPE, np.float32, 3)

@@ -19,7 +19,7 @@ F, B = Phase.FORWARD, Phase.BACKWARD
 def step(*extra):
     """Images → a → b → c → logits, whose gradients read a, b and c: 4, 8 and 2 units of 64 bytes."""
     sizes = {"images": 3, "labels": 1, "weight": 5, "a": 4, "b": 8, "c": 2, "logits": 1}
-    roles = {"images": Role.INPUT, "labels": Role.LABEL, "weight": Role.PARAMETER}
+    roles = {"images": Role.INPUT, "labels": Role.LABEL, "weight": Role.PARAMETER, "other": Role.ACTIVATION}
     names = [*sizes, "d logits", "d c", "d b", "d a", "other"]
     tensors = tuple(
         Tensor(n, name, (1,), "float32", roles.get(name, Role.ACTIVATION if name in sizes else Role.GRADIENT), nbytes)

@@ -107,7 +107,7 @@ def graph_of(roles, *ops, sizes=None):
 @pytest.mark.parametrize(
     ("role", "shared"),
     [(Role.ACTIVATION, True), (Role.INPUT, True)]
-    + [(role, False) for role in (Role.SCALARS, Role.PARAMETER, Role.BUFFER, Role.MOMENTUM)],
+    + [(role, False) for role in (Role.SCALARS, Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER)],
 )
 def test_whose_memory_may_be_taken_over(role, shared):
     graph = graph_of([role, Role.ACTIVATION], ("relu", (0,), (1,)))

@@ -128,7 +128,7 @@ def test_the_state_of_a_block_is_one_piece(network, image, momentum):
     assert layout.nbytes == end
     blocks = {t.name: {op.block for op in graph.ops if t.id in op.inputs} for t in in_order}
     assert all(len(readers) == 1 for readers in blocks.values())
-    roles = [Role.PARAMETER, Role.MOMENTUM, Role.BUFFER]
+    roles = [Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER]
     keys = [(*blocks[t.name], roles.index(t.role)) for t in in_order]
     assert keys == sorted(keys)
     assert len({key[0] for key in keys}) > 2

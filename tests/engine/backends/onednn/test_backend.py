@@ -186,7 +186,7 @@ def test_one_and_two_threads_agree():
             for t in graph.tensors:
                 if t.role in (Role.PARAMETER, Role.BUFFER, Role.INPUT):
                     memory.write(t.id, rng.uniform(-0.3, 0.7, t.shape).astype(np.float32))
-                elif t.role is Role.MOMENTUM:
+                elif t.role is Role.OPTIMIZER:
                     memory.write(t.id, np.zeros(t.shape, np.float32))
                 elif t.role is Role.LABEL:
                     memory.write(t.id, np.arange(4))

@@ -162,4 +162,4 @@ def test_training_steps_are_pytorchs(harness, torch_network, initial_values, clo
             close(state[name], value, tolerance)
         for name, value in oracle.momenta.items():
             close(state[f"{name}.momentum"], value, tolerance * 10)
-    assert len(graph.with_role(Role.MOMENTUM)) == len(graph.with_role(Role.PARAMETER))
+    assert len(graph.with_role(Role.OPTIMIZER)) == len(graph.with_role(Role.PARAMETER))

@@ -1,20 +1,23 @@
-"""Stochastic gradient descent, as operations of the training graph: an update runs as soon as its gradient is there."""
+"""Stochastic gradient descent: its declaration and that of its update operation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
-from ..memory.errors import ConfigError
-from .operations import Attrs, OpKind, Specs
+from ...memory.errors import ConfigError
+from ..operations import Attrs, OpKind, Specs
 
 
 def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
     return 6.0 * math.prod(inputs[0].shape)
 
 
-KINDS = (OpKind("sgd_update", flops=_flops, flat=True),)
+SGD_UPDATE = OpKind("sgd_update", flops=_flops, flat=True)
+KINDS = (SGD_UPDATE,)
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class SGD:
         nesterov: needs momentum.
     """
 
+    kind: ClassVar[str] = SGD_UPDATE.name
     learning_rate: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -49,3 +53,12 @@ class SGD:
     def attrs(self) -> Mapping[str, object]:
         """What is fixed in the update operations; the learning rate is a step scalar."""
         return {"momentum": self.momentum, "weight_decay": self.weight_decay, "nesterov": self.nesterov}
+
+    @property
+    def slots(self) -> Mapping[str, float]:
+        """The velocity v, which starts at 0; none without momentum."""
+        return MappingProxyType({"momentum": 0.0} if self.momentum else {})
+
+    def step_scalars(self, step: int, learning_rate: float) -> Mapping[str, float]:
+        """None beside the learning rate."""
+        return MappingProxyType({})

@@ -1,0 +1,1 @@
+"""Optimizers: what they declare of themselves, from which updates, state and checkpoints follow, and SGD."""
