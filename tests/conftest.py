@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from threadpoolctl import threadpool_limits
 
-from bathyal.engine.settings import usable_cores
+from bathyal.engine.settings import count_usable_cores
 from bathyal.layers.graph import Graph
 from bathyal.layers.initializers import initialize
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 
-THREADS = max(1, usable_cores() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+THREADS = max(1, count_usable_cores() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 """What each process that runs tests computes with: its share of the cores. Where all had as many threads as there are
 cores, threads would wait for others that do not run, and burn twice the time. `Trainer` chooses its own number."""
 

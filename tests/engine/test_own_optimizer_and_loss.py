@@ -165,7 +165,7 @@ def test_metrics_are_those_that_the_loss_counts() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("loss", [MeanSquaredError(), Huber(0.7)], ids=["squared error", "huber"])
 def test_every_strategy_at_its_least_budget_gives_the_same_bits(backend: str, loss: Any) -> None:
-    right = trained(backend=backend, loss=loss, strategy="keep")
+    right = trained(device=backend, loss=loss, strategy="keep")
     for strategy in STRATEGIES:
         moving = {"link": "500 MB", "make_tier": HostTier} if strategy.split(":")[0] in MOVING else {}
         choices = {"backend": backend, "loss": loss, "strategy": strategy, **moving}
@@ -179,7 +179,7 @@ def test_slots_move_out_to_a_disk_and_slabs_have_slots(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "split_large", partial(split_large, limit_bytes=2**17))
-    right = trained(backend=backend)
+    right = trained(device=backend)
     choices = {"backend": backend, "strategy": "stream", "link": "500 MB", "spill_dir": str(tmp_path)}
     with trainer(**choices) as t:
         least = t.plan.min_budget_bytes
@@ -193,14 +193,14 @@ def test_slots_move_out_to_a_disk_and_slabs_have_slots(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_resumed_run_ends_with_the_same_bits(backend: str, tmp_path: Path) -> None:
-    with trainer(backend=backend) as t:
+    with trainer(device=backend) as t:
         list(t.fit(batches(), epochs=3))
         whole = state_of(t)
         sha256 = t.state.weights_sha256()
-    with trainer(backend=backend) as t:
+    with trainer(device=backend) as t:
         list(t.fit(batches(), epochs=2, steps=6))
         t.save(tmp_path)
-    with trainer(backend=backend, strategy="chain", memory="4 MiB") as t:
+    with trainer(device=backend, strategy="chain", memory="4 MiB") as t:
         assert t.restore(tmp_path)
         results = list(t.fit(batches(), epochs=3))
         assert results[0].step == 7
@@ -210,7 +210,7 @@ def test_a_resumed_run_ends_with_the_same_bits(backend: str, tmp_path: Path) -> 
 
 
 def test_padding_of_blocked_layouts_stays_zero() -> None:
-    with trainer(backend="onednn") as t:
+    with trainer(device="onednn") as t:
         list(t.fit(batches()))
         tensor = next(x for x in t.planned.graph.tensors if x.name == "conv2.weight.exp_avg_sq")
         assert tensor.layout and tensor.nbytes > tensor.spec.nbytes, "the case needs a padded layout"
@@ -221,7 +221,7 @@ def test_padding_of_blocked_layouts_stays_zero() -> None:
 
 
 def test_backends_agree() -> None:
-    found, right = trained(backend="onednn"), trained()
+    found, right = trained(device="onednn"), trained()
     for name, values in right.items():
         np.testing.assert_allclose(found[name], values, rtol=2e-3, atol=2e-4, err_msg=name)
 
@@ -231,14 +231,14 @@ def test_a_loss_of_images_plans_and_trains(backend: str) -> None:
     """The output of 20 channels is blocked where oneDNN computes; the loss and its gradient are of plain images."""
     images = bt.Sequential(bt.Conv2d(20, 3, padding=1), bt.ReLU(), bt.Conv2d(20, 3, padding=1))
     given = batches(3, (20, *SHAPE[2:]))
-    right = trained(given=given, network=images, backend=backend, strategy="keep")
+    right = trained(given=given, network=images, device=backend, strategy="keep")
     for strategy in ("chain", "offload", "superneurons", "stream"):
         moving = {"link": "500 MB", "make_tier": HostTier} if strategy in MOVING else {}
         choices = {"network": images, "backend": backend, "strategy": strategy, **moving}
         with trainer(**choices) as t:
             least = t.plan.min_budget_bytes
         check_same(trained(given=given, memory=least, **choices), right)
-    with trainer(network=images, backend=backend) as t:
+    with trainer(network=images, device=backend) as t:
         outputs = t.predict(given[0][0])
         assert outputs.shape == given[0][1].shape
         assert t.evaluate(given[:1]).loss == pytest.approx(((outputs - given[0][1]) ** 2).mean(), rel=1e-5)

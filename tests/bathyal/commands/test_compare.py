@@ -8,7 +8,7 @@ import pytest
 
 import bathyal as bt
 from bathyal.cli import main
-from bathyal.commands.compare import report
+from bathyal.commands.compare import report_comparison
 from bathyal.comparison.side import remove_dropout
 from bathyal.comparison.torch_step import PEERS, TorchStep, split
 from bathyal.layers.builder import forward_graph
@@ -91,7 +91,7 @@ def test_a_budget_too_small_for_us_is_said_and_the_peer_goes_on(capfd):
     assert "64.0 KiB" in ours["message"] or "65536" in ours["message"]
     assert theirs["fits"] is True
     assert theirs["ratio"] is None
-    assert "does not fit" in report([ours, theirs], summary)
+    assert "does not fit" in report_comparison([ours, theirs], summary)
 
 
 @needs_torch

@@ -9,8 +9,8 @@ import bathyal as bt
 from bathyal.engine.backends.cuda.backend import CudaBackend
 from bathyal.engine.backends.null import NullBackend
 from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.engine.backends.registry import BACKENDS
 from bathyal.engine.planning.lowering import COMPUTING, lower
-from bathyal.engine.settings import BACKENDS
 from bathyal.layers import SGD, Flatten, Linear, Sequential, evaluation_graph, forward_graph, training_graph
 from bathyal.layers.graph import Op
 from bathyal.layers.kinds import KINDS
