@@ -1,5 +1,6 @@
 """Every module of `benchmarks/` can be imported and says what it takes, so that no rename breaks one unseen."""
 
+import ast
 import importlib
 import sys
 from pathlib import Path
@@ -29,3 +30,14 @@ def test_every_program_says_what_it_takes(name, monkeypatch, capsys):
 
 def test_the_programs_are_those_that_are_there():
     assert len(PROGRAMS) == len([*FOLDER.glob("*.py"), *FOLDER.glob("*/__main__.py")]) >= 8
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_functions_import_is_there(name):
+    """`gpu_check` imports within its sections, which run only where a GPU is."""
+    source = (FOLDER.parent / name.replace(".", "/")).with_suffix(".py").read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module.split(".")[0] in ("bathyal", "tests"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name), f"{node.module} has no {alias.name}"
