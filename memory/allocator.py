@@ -1,7 +1,7 @@
 """The heap pool: it hands out addresses in a range of bytes, one request at a time, and touches none of the bytes.
 
-One class of integers alone serves two callers: one that measures how much memory a trace needs (capacity None, the pool
-grows as needed) and one that runs within a fixed capacity. A block goes to the smallest hole that it fits, to the lowest
+One class, which knows integers alone, serves the planner, which places instances in a pool that grows as needed (capacity
+None), and a run within a fixed capacity. A block goes to the smallest hole that it fits, to the lowest
 address among equal holes, and to the end of the used range where it fits no hole. The unused end is never taken before a
 hole, whatever its size, so that the capacity never changes an address: a trace that reached `high_water_bytes` without
 limit runs in exactly that capacity, at the same addresses.
