@@ -157,7 +157,8 @@ class Op:
 class Graph:
     """A whole computation.
 
-    What follows from it and takes long to find, its signatures and its fingerprint, is found once, when first asked for.
+    What follows from it and takes long to find, its signatures and its fingerprint, is found once, when first asked
+    for.
 
     Attributes:
         name: the name of the network.

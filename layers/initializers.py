@@ -1,4 +1,4 @@
-"""The first values of parameters, which follow from a seed and the parameter's name alone, not from an order of creation."""
+"""The first values of parameters, which follow from a seed and the parameter's name, not from the order of creation."""
 
 from __future__ import annotations
 

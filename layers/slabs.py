@@ -2,8 +2,8 @@
 
 A fully connected layer whose weight is above the limit becomes one `linear` for each slab of output features, joined by
 a `concat`. Gradients, updates and the sum of the slabs' data gradients then follow as for any graph, for one slab after
-the other: the largest weight gradient that lives is that of a slab, and not of the whole parameter. How many slabs there
-are depends on the weight's shape and type alone, so no budget, strategy or batch changes a result.
+the other: the largest weight gradient that lives is that of a slab, and not of the whole parameter. How many slabs
+there are depends on the weight's shape and type alone, so no budget, strategy or batch changes a result.
 
 A slab knows its place in the whole parameter (`Tensor.part`), which stays what users name, read and save. Weights of
 convolutions are left whole: the bundled networks have none above 9 MiB.
@@ -35,7 +35,7 @@ def slab_rows(spec: TensorSpec, limit_bytes: int = SLAB_BYTES) -> tuple[int, ...
 
 
 def split_large(graph: Graph, limit_bytes: int = SLAB_BYTES) -> Graph:
-    """Return the forward graph with the weights of fully connected layers above `limit_bytes`, and their biases, in slabs."""
+    """Return the forward graph with fully connected weights above `limit_bytes`, and their biases, in slabs."""
     rows = {
         tensor: slab_rows(graph.tensors[op.inputs[1]].spec, limit_bytes)
         for op in graph.ops

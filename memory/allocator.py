@@ -1,17 +1,17 @@
 """The heap pool: it hands out addresses in a range of bytes, one request at a time, and touches none of the bytes.
 
-One class of integers alone serves two callers: one that measures how much memory a trace needs (capacity None, the pool
-grows as needed) and one that runs within a fixed capacity. A block goes to the smallest hole that it fits, to the lowest
-address among equal holes, and to the end of the used range where it fits no hole. The unused end is never taken before a
-hole, whatever its size, so that the capacity never changes an address: a trace that reached `high_water_bytes` without
-limit runs in exactly that capacity, at the same addresses.
+One class, which knows integers alone, serves the planner, which places instances in a pool that grows as needed
+(capacity None), and a run within a fixed capacity. A block goes to the smallest hole that it fits, to the lowest
+address among equal holes, and to the end of the used range where it fits no hole. The unused end is never taken before
+a hole, whatever its size, so that the capacity never changes an address: a trace that reached `high_water_bytes`
+without limit runs in exactly that capacity, at the same addresses.
 
 Holes are kept in two plain sorted lists, by address and by (size, address), searched by bisection: O(log n)
 comparisons a call. Inserting moves the tail of a list in one memmove, 0.1 µs for a thousand holes, which no tree in
 Python beats below some hundred thousand.
 
-The pool does not check what a caller does with its addresses. Source: Knuth, TAOCP 1, 2.5 (best fit, coalescing); Wilson et al.
-1995, "Dynamic storage allocation: a survey and critical review" (wilderness preservation).
+The pool does not check what a caller does with its addresses. Source: Knuth, TAOCP 1, 2.5 (best fit, coalescing);
+Wilson et al. 1995, "Dynamic storage allocation: a survey and critical review" (wilderness preservation).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class HeapPool:
         return self._admit(block_id, address, size)
 
     def _allocate_aligned(self, block_id: BlockId, size: int, alignment: int) -> int:
-        """Take the smallest hole in which `size` bytes fit at a multiple of `alignment`, else the end of the used range.
+        """Take the smallest hole that has `size` bytes at a multiple of `alignment`, else the end of the used range.
 
         The bytes that the alignment skips become a hole.
         """

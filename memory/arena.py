@@ -3,9 +3,9 @@
 The arena decides nothing: addresses come from a plan or from `HeapPool`. That two views are disjoint is checked by the
 plan's verifier and by the simulated device.
 
-The system is advised to use huge pages for all of it, where it has them. A mapping alone refuses nothing: Linux promises
-more memory than it has and kills processes later. `commit` therefore touches the pages in slices and looks at the free
-memory before each.
+The system is advised to use huge pages for all of it, where it has them. A mapping alone refuses nothing: Linux
+promises more memory than it has and kills processes later. `commit` therefore touches the pages in slices and looks at
+the free memory before each.
 """
 
 from __future__ import annotations

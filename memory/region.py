@@ -1,8 +1,9 @@
 """A block of bytes of fixed size, and the highest byte of it that was asked for.
 
 This is what plans, executors and backends know of an arena, wherever it lies: in the memory of the host (`arena.py`) or
-of a GPU (`cuda/arena.py`). A region checks that ranges lie inside it, and remembers the highest byte that was ever asked
-for, so that what a plan predicted can be compared with what was used. It does not check that two ranges are disjoint.
+of a GPU (`cuda/arena.py`). A region checks that ranges lie inside it, and remembers the highest byte that was ever
+asked for, so that what a plan predicted can be compared with what was used. It does not check that two ranges are
+disjoint.
 """
 
 from __future__ import annotations

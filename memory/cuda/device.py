@@ -32,7 +32,7 @@ from .streams import CudaQueue, EventPool, time_launches
 logger = logging.getLogger(__name__)
 
 FLUSHED_BYTES = 256 * 2**20
-"""How many bytes are filled before a measurement: more than a GPU's caches hold, and for longer than launching takes."""
+"""How many bytes are filled before a measurement: more than the caches hold, and for longer than launching takes."""
 
 
 class CudaDevice:
@@ -162,8 +162,8 @@ class CudaDevice:
     def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
         """Record what `run` launches, in all queues, as one CUDA graph, and return a function that launches the graph.
 
-        `run` begins in the compute queue, which waits for all work that `run` puts into other queues. Returns None where
-        graphs are off and, with a warning, where some of the work cannot be captured.
+        `run` begins in the compute queue, which waits for all work that `run` puts into other queues. Returns None
+        where graphs are off and, with a warning, where some of the work cannot be captured.
         """
         if not self._captures:
             return None
@@ -192,7 +192,10 @@ class CudaDevice:
         return replay
 
     def close(self) -> None:
-        """Wait for what is queued and free everything; an error that nobody has seen is logged. Closing twice is allowed."""
+        """Wait for what is queued and free everything; closing twice is allowed.
+
+        An error that nobody has seen is logged.
+        """
         if self.arena.closed:
             return
         for queue in self._queues:

@@ -18,8 +18,8 @@ INSTALL = "Install the libraries, for CUDA 13 with: pip install 'bathyal[cuda13]
 DRIVER = "libcuda.so.1"
 
 CudaRuntime = Any
-"""A module like `cupy.cuda.runtime`, or one that stands for it in tests: CUDA's calls by CUDA's names. Each of them raises
-the module's `CUDARuntimeError` where CUDA returns an error."""
+"""A module like `cupy.cuda.runtime`, or one that stands for it in tests: CUDA's calls by CUDA's names. Each of them
+raises the module's `CUDARuntimeError` where CUDA returns an error."""
 
 
 def cuda_runtime() -> CudaRuntime:

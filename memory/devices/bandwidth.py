@@ -2,14 +2,14 @@
 
 A first pass writes the bytes that the others use, in transfers that double until one takes long enough to be timed. It
 finds a size of transfer that fits the link, and it makes a file system allocate what it allocates only on the first
-write. Then the tier is written, read, and both at once by two threads in different halves, until one of them has no bytes
-or no time left; the other then stops too, so that both are measured only while both are moving. Last, the computation
-runs alone and beside each direction in turn, several times over: how much slower it is beside transfers is the link's
-contention.
+write. Then the tier is written, read, and both at once by two threads in different halves, until one of them has no
+bytes or no time left; the other then stops too, so that both are measured only while both are moving. Last, the
+computation runs alone and beside each direction in turn, several times over: how much slower it is beside transfers is
+the link's contention.
 
-The first bytes of the tier are overwritten. Those in memory keep their values, because every transfer reads back what was
-written from there. Nothing is remembered between calls. It is not checked that the bytes are hard to compress, which
-matters for a disk that compresses.
+The first bytes of the tier are overwritten. Those in memory keep their values, because every transfer reads back what
+was written from there. Nothing is remembered between calls. It is not checked that the bytes are hard to compress,
+which matters for a disk that compresses.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _speed(work: Computation, seconds: float, clock: Callable[[], float], stop: 
 
 
 def _prepare(tier: Tier, memory: npt.NDArray[np.uint8], seconds: float, clock: Callable[[], float]) -> tuple[int, int]:
-    """Write `memory` to the tier as far as time allows; return how many bytes, and the size of transfer to measure with."""
+    """Write `memory` to the tier as far as time allows; return how many bytes, and a size for the transfers."""
     begin = clock()
     size, first, largest = _SMALLEST_TRANSFER, 0, 0
     while first < memory.nbytes and (first < 2 * TIER_ALIGNMENT or clock() - begin < seconds):
@@ -180,7 +180,7 @@ def _measure(
     stop: threading.Event,
     most_bytes: int = _PHASE_BYTES,
 ) -> float:
-    """Return the bytes per second of transfers of `size` over `place`, until time or bytes are used up or `stop` is set."""
+    """Return the bytes per second of transfers over `place`, until time or bytes are used up or `stop` is set."""
     moved = 0
     begin = now = clock()
     for first, end in _transfers(place, size):

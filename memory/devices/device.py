@@ -115,7 +115,7 @@ class Device(Protocol):
         """Return how many seconds the computation that `run` launches takes while nothing else is under way."""
 
     def bandwidth(self, tier: Tier, work: Computation | None) -> Bandwidth:
-        """Measure how fast bytes move between the first bytes of the arena and `tier`, and how that slows down `work`."""
+        """Measure how fast the first bytes of the arena move to `tier` and back, and how that slows down `work`."""
 
     def capture(self, run: Callable[[], None]) -> Callable[[], None] | None:
         """Return a function that does what `run` does at a lower cost, or None where nothing is gained.
@@ -137,7 +137,7 @@ class Machine(Protocol):
         """Return the number of bytes that an arena could have now."""
 
     def default_budget(self) -> int:
-        """Return the budget where the user gives none, most of what is free; raises BudgetError where that is nothing."""
+        """Return the budget for a user who gives none, most of what is free; raises BudgetError if that is nothing."""
 
     def open(self, nbytes: int) -> Device:
         """Open a device with an arena of `nbytes`; raises BudgetError where there is no such memory."""

@@ -4,10 +4,10 @@ The compute queue is synchronous, so that launching costs one call. The `out` an
 and run their work in order. Numpy's copies and a tier's transfers release the interpreter lock, so they overlap with
 the arithmetic.
 
-Once work of a queue has failed, later work of that queue is skipped until its `synchronize` has raised the error. Events
-that are recorded meanwhile are reached, so that nobody waits forever, but they carry the failure on to whoever waits for
-them, so that no operation reads bytes that never came. One thread drives a device. The device does not check for races;
-`simulated.py` does.
+Once work of a queue has failed, later work of that queue is skipped until its `synchronize` has raised the error.
+Events that are recorded meanwhile are reached, so that nobody waits forever, but they carry the failure on to whoever
+waits for them, so that no operation reads bytes that never came. One thread drives a device. The device does not check
+for races; `simulated.py` does.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class HostMachine:
 
 
 def time_computation(arena: Arena, run: Callable[[], None]) -> float:
-    """Return the seconds of `run`, with the last committed bytes of the arena in the processor's caches at its begin."""
+    """Return the seconds of `run`, which begins with the arena's last committed bytes in the processor's caches."""
     arena.memory[max(arena.committed_bytes - EVICTED_BYTES, 0) : arena.committed_bytes].max(initial=0)
     begin = time.perf_counter()
     run()

@@ -1,7 +1,7 @@
 """The race detector's memory: the last accesses to each byte, and whether the next access is ordered after them.
 
-Vector clocks decide whether two accesses are ordered: an access is the `count`-th of its queue, and a clock says for each
-queue how many of its accesses come before. `simulated.py` keeps one shadow for each memory that work touches.
+Vector clocks decide whether two accesses are ordered: an access is the `count`-th of its queue, and a clock says for
+each queue how many of its accesses come before. `simulated.py` keeps one shadow for each memory that work touches.
 
 Source: Lamport 1978; Flanagan and Freund 2009, "FastTrack" (last write and the reads since, instead of a history).
 """

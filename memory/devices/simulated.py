@@ -1,11 +1,11 @@
 """A device that runs its queues in an adversarial order and reports every race.
 
-Nothing runs when it is launched: a queue runs its work only inside a `synchronize`. A seeded generator draws which queue
-goes next, with long runs of one queue, so that copies come as early or as late as events allow. Vector clocks, one for
-each queue, decide whether two pieces of work are ordered: work comes after the earlier work of its queue, after the
-events that its queue has waited for, and after everything that the host had seen through `synchronize` when it launched
-the work. Two accesses to the same bytes that are not ordered, at least one of them a write, are a race, whatever order
-this seed has run them in; so a missing wait is found by any seed that runs both.
+Nothing runs when it is launched: a queue runs its work only inside a `synchronize`. A seeded generator draws which
+queue goes next, with long runs of one queue, so that copies come as early or as late as events allow. Vector clocks,
+one for each queue, decide whether two pieces of work are ordered: work comes after the earlier work of its queue, after
+the events that its queue has waited for, and after everything that the host had seen through `synchronize` when it
+launched the work. Two accesses to the same bytes that are not ordered, at least one of them a write, are a race,
+whatever order this seed has run them in; so a missing wait is found by any seed that runs both.
 
 The detector checks the ranges that works declare, in the arena and in tiers, and the arrays of `upload` and `download`.
 (A fetch that starts before its offload has ended races on the tier's bytes, not on the arena's.) It does not check that

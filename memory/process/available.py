@@ -1,13 +1,14 @@
 """How many bytes this process may still take before the kernel kills something.
 
 The answer comes from `/proc/meminfo` (MemAvailable) and from the limit and usage of the process's control group and of
-all its ancestors, in version 1 and version 2 of cgroups. The least of them counts, because a limit on any ancestor kills
-this process too. Page cache that the kernel drops on demand (`inactive_file`) does not count as used. Swap is left out on
-purpose: a training step that swaps is slower than any recomputation.
+all its ancestors, in version 1 and version 2 of cgroups. The least of them counts, because a limit on any ancestor
+kills this process too. Page cache that the kernel drops on demand (`inactive_file`) does not count as used. Swap is
+left out on purpose: a training step that swaps is slower than any recomputation.
 
-Three things are not considered: resource limits (under `ulimit -v` the mapping itself fails), cgroups above the root of a
-container's namespace (they cannot be seen), and what other processes take later. Where there is no `/proc/meminfo` (macOS,
-BSD) the answer is `sysconf`'s free pages, or all physical pages where it does not tell these: an upper bound only.
+Three things are not considered: resource limits (under `ulimit -v` the mapping itself fails), cgroups above the root of
+a container's namespace (they cannot be seen), and what other processes take later. Where there is no `/proc/meminfo`
+(macOS, BSD) the answer is `sysconf`'s free pages, or all physical pages where it does not tell these: an upper bound
+only.
 
 Source: Linux Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst, proc_pid_mountinfo(5), cgroups(7).
 """
@@ -125,8 +126,8 @@ def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
 def visible_cgroups(path: PurePosixPath, mount: CgroupMount) -> tuple[PurePosixPath, ...]:
     """Return where cgroup `path` and its ancestors appear below `mount`, the innermost first.
 
-    For a path outside the mount (a container that sees its host's names, or ".." out of a namespace) only the mount point
-    is returned, because it is the innermost group that can be seen.
+    For a path outside the mount (a container that sees its host's names, or ".." out of a namespace) only the mount
+    point is returned, because it is the innermost group that can be seen.
     """
     if ".." in path.parts or not path.is_relative_to(mount.root):
         return (mount.mount_point,)

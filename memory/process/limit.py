@@ -54,7 +54,7 @@ class MemoryLimit:
         return ["/bin/sh", "-c", JOIN, str(self.folder / "cgroup.procs"), *arguments]
 
     def peak_bytes(self) -> int | None:
-        """Return the most memory that the group ever used, by the kernel's count, or None where the kernel does not say."""
+        """Return the most bytes that the group ever used, by the kernel's count, or None where it does not say."""
         found = (_read(self.folder / name) for name in PEAK)
         return next((int(text) for text in found if text is not None), None)
 

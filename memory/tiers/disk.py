@@ -1,8 +1,8 @@
 """A tier in a file on a disk, for tensors that the plan moves out of the arena.
 
 A run has one file. It lies in a folder on a disk, takes all its room at the start and has no name, so that nothing is
-left behind (`spill_file.py`). Transfers bypass the page cache where the file system allows it, and are split into pieces
-(`file_lane.py`). The bytes are gone with the process: the file is no checkpoint.
+left behind (`spill_file.py`). Transfers bypass the page cache where the file system allows it, and are split into
+pieces (`file_lane.py`). The bytes are gone with the process: the file is no checkpoint.
 
 A disk tier does not check for races, which `devices/simulated.py` does, nor for bytes that the disk changed by itself.
 """

@@ -1,8 +1,9 @@
 """Transfers between memory and a spill file in one direction, split into pieces of which several are under way at once.
 
 A transfer is cut into pieces of `PIECE_BYTES`, which `DEPTH` threads share, one of them the caller's. `pwrite` and
-`preadv` release the interpreter lock, and each call names its place in the file, so that pieces need no order. A transfer
-returns or raises only when none of its pieces is under way any more: whoever gets an error may reuse the memory.
+`preadv` release the interpreter lock, and each call names its place in the file, so that pieces need no order. A
+transfer returns or raises only when none of its pieces is under way any more: whoever gets an error may reuse the
+memory.
 
 With O_DIRECT the disk reads and writes the given memory itself. What does not lie on a multiple of 4096 in memory, and
 a last block that is not full, goes through a bounce buffer of one piece. Without O_DIRECT the bytes pass through the
@@ -126,7 +127,7 @@ class FileLane:
             future.result()
 
     def _write_staged(self, offset: int, view: memoryview) -> None:
-        """Write at most one piece through the bounce buffer; the rest of the last block keeps what the file has there."""
+        """Write at most one piece through the bounce buffer; the rest of the last block keeps the file's bytes."""
         assert self._staging is not None
         with memoryview(self._staging) as staging:
             end = align_to_tier(view.nbytes)
@@ -162,14 +163,14 @@ class FileLane:
             done += self._progress(count, view.nbytes - done, expected)
 
     def _progress(self, count: int, asked: int, expected: str) -> int:
-        """Return how many of `count` bytes to go on after: with O_DIRECT only whole blocks, where the next call may start."""
+        """Return how many of `count` moved bytes are done: with O_DIRECT only whole blocks, where a call can start."""
         progress = count - count % TIER_ALIGNMENT if self._file.direct and count < asked else count
         if progress <= 0:
             raise DeviceError(self._file.where, expected, f"{count} bytes", _SHORT)
         return progress
 
     def _as_device_error(self, error: OSError, expected: str) -> DeviceError:
-        """Return the error to raise: any fault of a file that is open is the device's, as no other option would have helped."""
+        """Return the error to raise: a fault of an open file is the device's, as no other option would have helped."""
         fault = io_error(error, self._file.where, expected)
         return DeviceError(fault.where, fault.expected, fault.actual, fault.hint)
 

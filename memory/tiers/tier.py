@@ -1,10 +1,10 @@
 """The protocol of a tier: a range of bytes outside the arena that tensors are copied to and from.
 
 A tier decides nothing and allocates nothing: its addresses come from a plan, as the arena's do. The package has two: a
-file (`disk.py`) and, for a GPU, pinned memory of the host (`cuda/pinned.py`). A transfer blocks its caller. The `out` and
-`inward` queues of a device have a thread each, so a tier is written and read at the same time, but by one thread in each
-direction. A tier does not order a read after the write of the same bytes: an event does, and `devices/simulated.py`
-checks that it is there.
+file (`disk.py`) and, for a GPU, pinned memory of the host (`cuda/pinned.py`). A transfer blocks its caller. The `out`
+and `inward` queues of a device have a thread each, so a tier is written and read at the same time, but by one thread in
+each direction. A tier does not order a read after the write of the same bytes: an event does, and
+`devices/simulated.py` checks that it is there.
 
 Tensors start at multiples of `TIER_ALIGNMENT`, whatever their length, so that a file system can move them without a
 copy in between (O_DIRECT).

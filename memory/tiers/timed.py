@@ -1,8 +1,8 @@
 """A wrapper of a tier that counts what passes through it: bytes and seconds in each direction.
 
 It changes nothing that is moved. One thread at a time writes and one reads, as for every tier, so each direction has
-counters of its own and needs no lock. The seconds are those in which a transfer runs, including its waits for the disk or
-a simulated link, but not its time in a queue. A transfer that fails is not counted.
+counters of its own and needs no lock. The seconds are those in which a transfer runs, including its waits for the disk
+or a simulated link, but not its time in a queue. A transfer that fails is not counted.
 """
 
 from __future__ import annotations
