@@ -19,7 +19,7 @@ from ..pictures import picture
 from ..scheduler.curve import Point, curve
 from ..scheduler.layout.problem import Problem
 from ..scheduler.strategies.names import parse_strategy
-from ..scheduler.strategies.offload import require_link
+from ..scheduler.strategies.registry import require_link
 from . import plan as plan_command
 
 STRATEGIES = "liveness,chain,sequential,revolve"

@@ -121,7 +121,7 @@ def offloaded(case: Cached, budget_bytes: int, eviction: EvictionRule) -> Plan |
     """The plan of an order with the moves that `offload` puts into it, verified; None where nothing fits."""
     placer = Placer(case.problem, whole_step=False)
     strategy = OffloadStrategy(placer, parse_strategy("offload"))
-    candidate = strategy._candidate("by hand", case.order, placer.choose, case.problem.state)
+    candidate = strategy._make_candidate("by hand", case.order, placer.choose, case.problem.state)
     placed = strategy._place(candidate, eviction, budget_bytes)
     return None if placed is None else _verified(case, placed)
 

@@ -110,11 +110,11 @@ def test_what_is_found_is_never_better_than_the_best_of_all_ways_and_seldom_much
     ratios = []
     for seed in SEEDS:
         case = chain(seed)
-        orders = OffloadStrategy(Placer(case.problem, whole_step=False), parse_strategy("offload"))
+        strategy = OffloadStrategy(Placer(case.problem, whole_step=False), parse_strategy("offload"))
         least = best(seed, True)[0][0]  # what may not move has a place of its own for the whole step
-        assert least <= orders.smallest().end <= least + PAGE
+        assert least <= strategy.smallest().end <= least + PAGE
         for budget in rooms(seed, True):
-            placed = orders.fastest(budget)
+            placed = strategy.fastest(budget)
             if placed is None:
                 continue  # what lives fits, but not where it would have to lie
             assert placed.end <= budget
