@@ -52,6 +52,7 @@ from .memory.errors import (
 )
 from .memory.sizes import format_size, parse_size
 from .scheduler.plan.steps import Plan
+from .scheduler.strategies import Strategy, StrategyKind, register_strategy, unregister_strategy
 
 __version__ = "0.1.0"
 
@@ -95,6 +96,8 @@ __all__ = [
     "Sigmoid",
     "Source",
     "StepResult",
+    "Strategy",
+    "StrategyKind",
     "Synthetic",
     "Tanh",
     "Trainer",
@@ -106,4 +109,6 @@ __all__ = [
     "layers",
     "models",
     "parse_size",
+    "register_strategy",
+    "unregister_strategy",
 ]

@@ -23,7 +23,7 @@ from .engine.settings import BACKENDS, COSTS
 from .layers.builder import DTYPES
 from .memory.errors import BathyalError
 from .scheduler.layout.kernels import Kernels
-from .scheduler.strategies.names import SPELLINGS
+from .scheduler.strategies.names import list_spellings
 
 
 def parser() -> argparse.ArgumentParser:
@@ -71,7 +71,7 @@ def _network(command: argparse.ArgumentParser, *, budget: bool = True) -> None:
         command.add_argument(
             "--memory", default=None, help="the budget: '400 MiB', '1 GB', bytes; default: 80 %% of free"
         )
-        command.add_argument("--strategy", default="auto", help=f"one of {', '.join(SPELLINGS)} (default: auto)")
+        command.add_argument("--strategy", default="auto", help=f"one of {', '.join(list_spellings())} (default: auto)")
         command.add_argument(
             "--spill-dir", default=None, metavar="FOLDER", help="where tensors may be moved to, on a disk"
         )

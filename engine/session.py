@@ -36,7 +36,8 @@ from ..scheduler.plan.state_layout import StateLayout, lay_out_state, planned_la
 from ..scheduler.plan.steps import Plan
 from ..scheduler.plan.verify import verify
 from ..scheduler.planner import make_plan
-from ..scheduler.strategies.names import parse_strategy
+from ..scheduler.strategies.names import find_link_use
+from ..scheduler.strategies.strategy import LinkUse
 from .backends.backend import Backend
 from .executor import Executor
 from .planning.background_load import Load
@@ -45,7 +46,7 @@ from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_matc
 from .planning.profile import estimate, measure
 from .planning.spill import Spill
 from .planning.timing_cache import cache_folder
-from .settings import AUTO, Settings, usable_cores
+from .settings import Settings, usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -292,7 +293,7 @@ class Session:
             costs = estimate(graph, self.backend)
         layout = lay_out_state(graph) if training_batch else self.state_layout
         saved = self.saved_plan
-        own = device.own_tier is not None and parse_strategy(self.settings.strategy).name == AUTO
+        own = device.own_tier is not None and find_link_use(self.settings.strategy) is LinkUse.OPTIONAL
         spills = self.settings.spills or own or (saved is not None and saved.plan.outside_bytes)
         if spills and (mode is Mode.TRAINING or layout.outside):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"

@@ -17,7 +17,8 @@ from ..memory.errors import ConfigError, DeviceError, ShapeError, one_of
 from ..memory.sizes import parse_size
 from ..scheduler.layout.kernels import Kernels
 from ..scheduler.plan.link import parse_link
-from ..scheduler.strategies.names import MOVING, parse_strategy
+from ..scheduler.strategies.names import find_link_use, parse_strategy
+from ..scheduler.strategies.strategy import LinkUse
 from .backends.backend import Backend
 from .backends.cuda.gpu_library import cuda_backend
 from .backends.cuda.graphs import MATH
@@ -138,10 +139,10 @@ class Settings:
 
     @property
     def spills(self) -> bool:
-        """Whether tensors may be moved out: the strategy does so by its nature, or `auto` was told that it may."""
-        name = parse_strategy(self.strategy).name
+        """Whether tensors may be moved out: the strategy does so by its nature, or may (as `auto`) and was told so."""
+        use = find_link_use(self.strategy)
         told = any(given is not None for given in (self.link, self.spill_dir, self.spill_size))
-        return name in MOVING or (name == AUTO and told)
+        return use is LinkUse.REQUIRED or (use is LinkUse.OPTIONAL and told)
 
     @property
     def most_outside_bytes(self) -> int | None:

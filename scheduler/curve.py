@@ -48,7 +48,9 @@ def curve(problem: Problem, strategies: Sequence[str], count: int) -> Iterator[P
         least = planner.least_bytes
         most = max(planner.plan(NO_LIMIT).peak_bytes, least)
         last = max(count - 1, 1)
-        for budget in sorted({least + (most - least) * k // last for k in range(last + 1)}):
+        budgets = sorted({least + (most - least) * k // last for k in range(last + 1)})
+        planner.prepare(budgets)
+        for budget in budgets:
             plan = planner.plan(budget)
             yield Point(
                 plan.strategy,

@@ -13,7 +13,7 @@ from ..memory.devices.host import HostMachine
 from ..memory.errors import DeviceError
 from ..memory.sizes import format_size
 from ..models.registry import MODELS
-from ..scheduler.strategies.names import SPELLINGS
+from ..scheduler.strategies.names import list_spellings
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def facts() -> dict[str, Any]:
         "free_bytes": machine.free_bytes(),
         "default_budget_bytes": machine.default_budget(),
         "backends": {name: _version(make) for name, make in BACKENDS.items()},
-        "strategies": list(SPELLINGS),
+        "strategies": list(list_spellings()),
         "models": {name: entry.description for name, entry in MODELS.items()},
     }
 

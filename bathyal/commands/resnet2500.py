@@ -20,7 +20,7 @@ from ..memory.errors import ConfigError
 from ..memory.sizes import format_size, parse_size
 from ..models.resnet import RESNET_2500
 from ..scheduler.layout.kernels import Kernels
-from ..scheduler.strategies.names import SPELLINGS
+from ..scheduler.strategies.names import list_spellings
 from . import train as train_command
 
 MODULE = "bathyal.commands.resnet2500"
@@ -40,7 +40,7 @@ def add_arguments(command: argparse.ArgumentParser, *, batch: int, memory: str |
         default=limit,
         help=f"of the whole process, enforced by the kernel; needs root (default: {limit or 'none'})",
     )
-    command.add_argument("--strategy", default="stream", help=f"one of {', '.join(SPELLINGS)} (default: stream)")
+    command.add_argument("--strategy", default="stream", help=f"one of {', '.join(list_spellings())} (default: stream)")
     command.add_argument(
         "--kernels", choices=[k.value for k in Kernels], default="fixed", help="as for `bathyal train` (default: fixed)"
     )

@@ -12,12 +12,10 @@ from ...memory.errors import ConfigError, one_of
 from .registry import STRATEGIES, list_spellings
 from .strategy import LinkUse, StrategyName
 
-__all__ = ["MOVING", "SPELLINGS", "STRATEGIES", "StrategyName", "list_spellings", "parse_strategy"]
+__all__ = ["MOVING", "STRATEGIES", "StrategyName", "find_link_use", "list_spellings", "parse_strategy"]
 
 MOVING = tuple(name for name, kind in STRATEGIES.items() if kind.link is LinkUse.REQUIRED)
-"""Names of the package's own strategies that need a link. The `link` of a strategy's kind says so of added ones too."""
-SPELLINGS = list_spellings()
-"""The package's own strategies as people are told them; `list_spellings` has added ones too."""
+"""Names of the package's own strategies that need a link; `find_link_use` knows added ones too."""
 
 
 def parse_strategy(text: str | StrategyName) -> StrategyName:
@@ -40,3 +38,12 @@ def parse_strategy(text: str | StrategyName) -> StrategyName:
         nearest = near[0] if STRATEGIES[near[0]].read_detail is None else f"{near[0]}:{detail}"
         hint = f"Did you mean {nearest!r}?"
     raise ConfigError("strategy", "one of " + ", ".join(list_spellings()), repr(text), hint)
+
+
+def find_link_use(strategy: str | StrategyName) -> LinkUse:
+    """Return what a strategy does with a link: whether it moves tensors out of the arena.
+
+    Raises:
+        ConfigError: as `parse_strategy` does.
+    """
+    return STRATEGIES.find(parse_strategy(strategy).name).link
