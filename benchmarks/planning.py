@@ -27,9 +27,10 @@ from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
 from bathyal.scheduler.blocks.model import background_bytes, chain_model
 from bathyal.scheduler.chain.bound import chain_bound_seconds
+from bathyal.scheduler.chain.dp import choose_slots
 from bathyal.scheduler.chain.least_memory import minimum_budget
-from bathyal.scheduler.chain.portfolio import default_slots, solve
-from bathyal.scheduler.chain.types import Block, Chain, Option
+from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.types import Chain, ChainBlock, ChainOption
 from bathyal.scheduler.layout.kernels import Kernels, least_workspace
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.state_layout import lay_out_state
@@ -94,16 +95,16 @@ def report(case: str, row: dict[str, Any], as_json: bool) -> None:
 def bottlenecks(count: int) -> Chain:
     """Four stages as in deep residual networks, most blocks in the third; sizes of one 227² image, in bytes."""
     shares = (6 / 832, 32 / 832, 788 / 832, 6 / 832)
-    blocks: list[Block] = []
+    blocks: list[ChainBlock] = []
     for stage, share in enumerate(shares):
         t = 56 * 56 * 64 * 4 // 2**stage  # the middle tensor of the block
         options = (
-            Option(12 * t, 3.0, 6.0, 0, -4 * t),
-            Option(10 * t, 3.0, 6.2, 0, -4 * t),
-            Option(4 * t, 3.0, 9.0, 2 * t, 2 * t),
+            ChainOption(12 * t, 3.0, 6.0, 0, -4 * t),
+            ChainOption(10 * t, 3.0, 6.2, 0, -4 * t),
+            ChainOption(4 * t, 3.0, 9.0, 2 * t, 2 * t),
         )
-        blocks += [Block(4 * t, 4 * t, 3.0, 2 * t, options)] * max(round(share * count), 1)
-    return Chain((*blocks, Block(4096, 4096, 0.0, 0, (Option(0, 0.0, 0.001, 0, 4096),))))
+        blocks += [ChainBlock(4 * t, 4 * t, 3.0, 2 * t, options)] * max(round(share * count), 1)
+    return Chain((*blocks, ChainBlock(4096, 4096, 0.0, 0, (ChainOption(0, 0.0, 0.001, 0, 4096),))))
 
 
 def chain_case(count: int, share: float) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def network_case(name: str, share: float, floor: bool = False) -> dict[str, Any]
         return {"feasible": False, "budget": budget, "least": error.least_bytes}
     seconds = time.perf_counter() - begin
     once = sum(problem.costs.fastest_seconds(op.id) for op in graph.ops)
-    slots = max(default_slots(chain), 500)
+    slots = max(choose_slots(chain), 500)
     lowest = solve(chain, budget - beside, slots, rounding="down") if floor else None
     return {
         **({"gap_of_persistent": plan.predicted_seconds / lowest.seconds - 1} if lowest else {}),

@@ -20,7 +20,7 @@ def assign_blocks(graph: Graph) -> Graph:
     """Give every operation the index of its block; the loss, and what follows it directly, is the last block."""
     forward = [op for op in graph.ops if op.phase is Phase.FORWARD]
     block_of: dict[int, int] = {}
-    crossing = _crossings(graph, forward)
+    crossing = _count_crossings(graph, forward)
     block, heavy = 0, False
     for position, op in enumerate(forward):
         if KINDS[op.kind].heavy:
@@ -34,17 +34,23 @@ def assign_blocks(graph: Graph) -> Graph:
             heavy = True
         block_of[op.id] = block
     last = block + 1 if forward else 0
-    return replace(graph, ops=tuple([_in_block(op, block_of.get(op.forward_op, last)) for op in graph.ops]))
+    return replace(graph, ops=tuple([_with_block(op, block_of.get(op.forward_op, last)) for op in graph.ops]))
 
 
-def _in_block(op: Op, block: int) -> Op:
-    """What `replace(op, block=block)` gives, in a third of the time: deep networks have ten thousands of operations."""
+def _with_block(op: Op, block: int) -> Op:
+    """Copy an operation with another block, as `replace(op, block=block)` does but in a third of the time.
+
+    Deep networks have ten thousands of operations.
+    """
     fields = op.id, op.kind, op.name, op.inputs, op.outputs, op.attrs, op.updates, op.phase, op.forward_op
     return Op(*fields, block)
 
 
-def _crossings(graph: Graph, forward: Sequence[Op]) -> list[int]:
-    """For each forward operation, how many tensors cross it: made or (images, parameters) read before, and read again."""
+def _count_crossings(graph: Graph, forward: Sequence[Op]) -> list[int]:
+    """Count for each forward operation the tensors that cross to it: those made before it and read by it or later.
+
+    Images count as made before the first operation, and parameters where they are first read.
+    """
     last_read: dict[int, int] = {}
     for position, op in enumerate(forward):
         for t in op.inputs:
@@ -63,8 +69,8 @@ def _crossings(graph: Graph, forward: Sequence[Op]) -> list[int]:
     return found
 
 
-def wiring(graph: Graph, ops: Iterable[int]) -> tuple[Hashable, dict[int, int]]:
-    """What operations do and which tensors connect them, equal where they differ in nothing but names.
+def describe_wiring(graph: Graph, ops: Iterable[int]) -> tuple[Hashable, dict[int, int]]:
+    """Describe what operations do and which tensors connect them; equal for lists that differ in nothing but names.
 
     Returns:
         Signatures with numbers of tensors, and the number of each tensor.
@@ -86,7 +92,7 @@ class BlockOps:
         backward: gradients and updates; for the loss block the loss too.
         input: the tensor that enters the block.
         gradient: the gradient of `input` that the block makes, or `NO_TENSOR` for images.
-        saved: what the backward operations read of what the forward ones make, the block's output included.
+        saved: the tensors that the forward operations make and the backward operations read, and the block's output.
     """
 
     forward: tuple[int, ...]
@@ -97,7 +103,7 @@ class BlockOps:
 
 
 def split_blocks(graph: Graph) -> tuple[BlockOps, ...]:
-    """The chain of a training graph whose operations know their blocks; the last block is the loss."""
+    """List the blocks of a training graph whose operations know their blocks; the last block is the loss."""
     count = max(op.block for op in graph.ops) + 1
     forward: list[list[int]] = [[] for _ in range(count)]
     backward: list[list[int]] = [[] for _ in range(count)]

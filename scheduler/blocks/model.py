@@ -1,10 +1,11 @@
 """From a training graph to the chain model of the optimal-checkpointing DP, and from its steps back to an order.
 
-The numbers of a block come from the same lifetime rules as the final plan: each of its passes is drafted on its own,
-and what its peak has above the model's own terms is the pass's signed transient bytes. State, labels, scalars, loss,
-and the batch statistics that are kept for the backward pass live outside the model, in `background_bytes`. The ways
-through a block are its options; those that another one beats in all its numbers are left out. Blocks whose operations
-have the same signatures and the same wiring share their numbers: each kind of block is looked at once.
+The numbers of a block come from the same lifetime rules as the final plan. The lifetimes of each of its passes are
+found as if it ran alone, and what its peak has above the model's own terms is the pass's signed transient bytes. State,
+labels, scalars, loss, and the batch statistics that are kept for the backward pass are no part of the chain; they are
+counted by `background_bytes`. The schedules of a block are its options; those that another one beats in all its numbers
+are left out. Blocks whose operations have the same signatures and the same wiring share their numbers, so each kind of
+block is looked at once.
 
 Source: Herrmann, Beaumont et al., "Optimal checkpointing for heterogeneous chains" (arXiv 1911.13214), section 3.
 """
@@ -16,19 +17,29 @@ from dataclasses import dataclass
 
 from ...layers.graph import FED, STATE, Graph, Role
 from ...memory.errors import unreachable
-from ..chain.types import Backward, Block, Chain, ForwardCheckpoint, ForwardDiscard, ForwardSave, Option, Step
+from ..chain.pareto import drop_dominated
+from ..chain.types import (
+    Backward,
+    Chain,
+    ChainBlock,
+    ChainOption,
+    ChainStep,
+    ForwardCheckpoint,
+    ForwardDiscard,
+    ForwardSave,
+)
 from ..layout.kernels import Choice
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
 from ..plan.steps import NO_TENSOR
-from .cut import BlockOps, split_blocks, wiring
-from .options import BlockSchedule, find_schedules
-from .passes import Passes, kept_statistics
+from .cut import BlockOps, describe_wiring, split_blocks
+from .passes import PassCosts, find_kept_statistics
+from .schedules import BlockSchedule, find_schedules
 
 
 def background_bytes(graph: Graph) -> int:
-    """Bytes that live beside the chain: all but images, activations and gradients."""
-    kept = kept_statistics(graph)
+    """Count the bytes that live beside the chain: all but images, activations and gradients."""
+    kept = find_kept_statistics(graph)
     return sum(
         aligned_size(t)
         for t in graph.tensors
@@ -38,13 +49,13 @@ def background_bytes(graph: Graph) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChainModel:
-    """A graph as a chain.
+    """A training graph as a chain.
 
     Attributes:
-        chain: the numbers.
+        chain: the numbers of the blocks.
         blocks: the operations of each block.
         routes: for each block and option how its backward pass runs.
-        choices: kernels with little workspace, and the fast ones.
+        choices: the choices of kernels that the options were priced with.
     """
 
     chain: Chain
@@ -58,8 +69,8 @@ class Route:
     """How the backward pass of an option runs.
 
     Attributes:
-        backward: operations in order, with those that it repeats.
-        kernels: index of the choice of kernels.
+        backward: its operations in order, with those of the forward pass that it repeats.
+        kernels: index of its choice of kernels in `ChainModel.choices`.
     """
 
     backward: tuple[int, ...]
@@ -67,37 +78,37 @@ class Route:
 
 
 def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice], *, search: bool = True) -> ChainModel:
-    """The numbers of every block and the ways through it.
+    """Model a graph as a chain: find the schedules of every block and their numbers.
 
     Args:
-        graph: lowered, with blocks.
+        graph: lowered; its operations know their blocks.
         costs: kernels and seconds.
         choices: of kernels; every option takes one of them. They agree on the forward pass.
-        search: whether other ways are looked for than the one that saves all and repeats nothing.
+        search: whether other schedules are looked for than the one that saves all and repeats nothing.
     """
-    passes = [Passes(graph, costs, choose) for choose in choices]
+    passes = [PassCosts(graph, costs, choose) for choose in choices]
     blocks = split_blocks(graph)
-    rows: list[Block] = []
+    chain_blocks: list[ChainBlock] = []
     routes: list[tuple[Route, ...]] = []
-    known: dict[Hashable, tuple[Block, list[Route]]] = {}
+    known: dict[Hashable, tuple[ChainBlock, list[Route]]] = {}
     for index, block in enumerate(blocks):
         last = index == len(blocks) - 1
         output, incoming = (NO_TENSOR, NO_TENSOR) if last else (blocks[index + 1].input, blocks[index + 1].gradient)
         ops = [*block.forward, *block.backward]
-        key = _wiring(graph, block, output, incoming, ops)
+        key = _describe_block(graph, block, output, incoming, ops)
         if key not in known:
-            row, found = _describe(block, output, incoming, passes, last, search)
+            numbers, found = _model_block(block, output, incoming, passes, last, search)
             place = {op: position for position, op in enumerate(ops)}
-            known[key] = row, [Route(tuple(place[op] for op in route.backward), route.kernels) for route in found]
-        row, places = known[key]
-        rows.append(row)
+            known[key] = numbers, [Route(tuple(place[op] for op in route.backward), route.kernels) for route in found]
+        numbers, places = known[key]
+        chain_blocks.append(numbers)
         routes.append(tuple(Route(tuple(ops[p] for p in route.backward), route.kernels) for route in places))
-    return ChainModel(Chain(tuple(rows)), blocks, tuple(routes), tuple(choices))
+    return ChainModel(Chain(tuple(chain_blocks)), blocks, tuple(routes), tuple(choices))
 
 
-def _wiring(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequence[int]) -> Hashable:
-    """Equal for blocks that differ in nothing but names."""
-    wires, numbers = wiring(graph, ops)
+def _describe_block(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequence[int]) -> Hashable:
+    """Describe a block, so that the descriptions of blocks that differ in nothing but names are equal."""
+    wires, numbers = describe_wiring(graph, ops)
     roles = tuple(graph.tensors[t].role for t in numbers)
     # What none of the operations touches is named, so that it is like nothing else.
     ends = tuple(
@@ -107,59 +118,55 @@ def _wiring(graph: Graph, block: BlockOps, output: int, incoming: int, ops: Sequ
     return len(block.forward), ends, sizes, roles, wires
 
 
-def _describe(
-    block: BlockOps, output: int, incoming: int, passes: Sequence[Passes], last: bool, search: bool
-) -> tuple[Block, list[Route]]:
-    """The numbers of a block, and the route of each of its options."""
+def _model_block(
+    block: BlockOps, output: int, incoming: int, passes: Sequence[PassCosts], last: bool, search: bool
+) -> tuple[ChainBlock, list[Route]]:
+    """Find the numbers of a block, and the route of each of its options."""
     entering, first = block.input, passes[0]
     a, a_next = first.nbytes([entering]), first.nbytes([output])
     d, d_next = first.nbytes([block.gradient]), first.nbytes([incoming])
     repeatable = [op for op in block.forward if not first.graph.ops[op].updates]
     plain = first.peak(repeatable, [entering], [entering, output]) - a - a_next
     forward_seconds = first.seconds(block.forward)
-    options: dict[Option, Route] = {}
+    options: dict[ChainOption, Route] = {}
     for number, kernels in enumerate(passes):
         if number and all(kernels.choose(op) == first.choose(op) for op in block.backward):
             continue
-        ways = [BlockSchedule(block.saved, block.backward)]
+        schedules = [BlockSchedule(block.saved, block.backward)]
         if search and not last:
-            ways += find_schedules(block, output, incoming, kernels)
-        for way in ways:
-            saved = sorted(way.saved)
+            schedules += find_schedules(block, output, incoming, kernels)
+        for schedule in schedules:
+            saved = sorted(schedule.saved)
             held = kernels.nbytes(saved)
             save = kernels.peak(block.forward, [entering], [entering, *saved]) - a - held
-            back = kernels.peak(way.backward, [entering, *saved, incoming], [entering, block.gradient])
+            back = kernels.peak(schedule.backward, [entering, *saved, incoming], [entering, block.gradient])
             transient = back - a - held - d - d_next
-            option = Option(held, forward_seconds, kernels.seconds(way.backward), save, transient)
-            options.setdefault(option, Route(way.backward, number))
-    kept = _worth_having(list(options), last)
-    return Block(a, d, forward_seconds, plain, tuple(kept)), [options[option] for option in kept]
+            option = ChainOption(held, forward_seconds, kernels.seconds(schedule.backward), save, transient)
+            options.setdefault(option, Route(schedule.backward, number))
+    kept = _choose_options(list(options), last)
+    return ChainBlock(a, d, forward_seconds, plain, tuple(kept)), [options[option] for option in kept]
 
 
-def _worth_having(options: Sequence[Option], last: bool) -> list[Option]:
-    """Options that no other beats in seconds, in what it holds, and in what both its passes need; fastest first.
+def _choose_options(options: Sequence[ChainOption], last: bool) -> list[ChainOption]:
+    """Choose the options that no other beats in seconds, bytes held and what both passes need; fastest first.
 
     The loss has one option: the one that needs the least, as it has next to no seconds.
     """
 
-    def numbers(o: Option) -> tuple[float, int, int, int]:
+    def costs(option: ChainOption) -> tuple[float, int, int, int]:
         return (
-            o.backward_seconds,
-            o.saved_bytes,
-            o.saved_bytes + max(o.forward_transient_bytes, 0),
-            o.saved_bytes + o.backward_transient_bytes,
+            option.backward_seconds,
+            option.saved_bytes,
+            option.saved_bytes + max(option.forward_transient_bytes, 0),
+            option.saved_bytes + option.backward_transient_bytes,
         )
 
-    found: list[Option] = []
-    for option in sorted(options, key=numbers):
-        mine = numbers(option)
-        if not any(all(a <= b for a, b in zip(numbers(other), mine, strict=True)) for other in found):
-            found.append(option)
+    found = drop_dominated(sorted(options, key=costs), costs)
     return found[-1:] if last else found
 
 
-def expand(graph: Graph, model: ChainModel, steps: Iterable[Step]) -> list[int]:
-    """The order of operations that steps of the chain stand for; running statistics are updated on the first pass."""
+def expand(graph: Graph, model: ChainModel, steps: Iterable[ChainStep]) -> list[int]:
+    """Write out the operations that steps of the chain stand for; running statistics are updated on the first pass."""
     order: list[int] = []
     chosen: dict[int, int] = {}
     seen: set[int] = set()
@@ -178,8 +185,8 @@ def expand(graph: Graph, model: ChainModel, steps: Iterable[Step]) -> list[int]:
     return order
 
 
-def choose_kernels(model: ChainModel, steps: Iterable[Step]) -> Choice:
-    """The kernels that the options of the steps were priced with."""
+def choose_kernels(model: ChainModel, steps: Iterable[ChainStep]) -> Choice:
+    """Choose the kernels that the options of the steps were priced with."""
     fast: set[int] = set()
     for step in steps:
         if isinstance(step, ForwardSave) and model.routes[step.block][step.option].kernels:

@@ -1,1 +1,1 @@
-"""Optimal checkpointing of a chain of blocks: what a chain is, the programs that solve it, and bounds."""
+"""Optimal checkpointing of a chain of blocks: the chain model, the programs that plan a chain, and bounds on its time."""

@@ -1,8 +1,10 @@
-"""A lower bound on the time of every plan that runs the blocks of a chain whole, each backward with one of its options.
+"""A lower bound on the time of every plan of a chain, from a knapsack instead of a table.
 
-That is every plan that the dynamic programs search, and every plan that drops what it stored early, too. When the loss is computed, each block either holds what one of its options saves, or has run without saving and runs its
-forward once more. Choosing for each block is a multiple-choice knapsack; the bound is its linear relaxation. It is lower
-than a program with sizes rounded down, but takes no table: chains of any length in milliseconds.
+It holds for every plan that runs the blocks of the chain whole, each backward pass with one of the block's options: for
+all plans that the dynamic programs search, and also for plans that drop early what they stored. When the loss is
+computed, each block either holds what one of its options saves, or has run without saving and runs forward once more.
+Choosing for each block is a multiple-choice knapsack, and the bound is its linear relaxation. It is lower than the
+bound of `dp` with sizes rounded down, but takes milliseconds for chains of any length.
 
 Not checked: the chain's numbers. Source: ours; with one option for each block it is a plain knapsack.
 """
@@ -10,21 +12,18 @@ Not checked: the chain's numbers. Source: ours; with one option for each block i
 from __future__ import annotations
 
 from .hull import Hull, Segment, lower_hull
-from .types import Block, Chain
+from .types import Chain, ChainBlock
 
 
 def chain_bound_seconds(chain: Chain, budget_bytes: int) -> float:
-    """No plan of the chain within `budget_bytes`, which count its input, is faster; stored tensors may be dropped early."""
-    known: dict[Block, Hull] = {}
+    """The seconds that no plan of the chain within `budget_bytes`, which count the chain's input, can go below."""
+    hulls: dict[ChainBlock, Hull] = {}
     seconds = 0.0
     segments: list[Segment] = []
     for block in chain.blocks[:-1]:
-        if block not in known:
-            took: list[float] = [o.forward_seconds + o.backward_seconds for o in block.options]
-            held_bytes = [0, *(o.saved_bytes for o in block.options)]
-            first = min(block.plain_forward_seconds, *(o.forward_seconds for o in block.options))
-            known[block] = lower_hull(held_bytes, [min(took) + first, *took])
-        nothing_held, steps = known[block]
+        if block not in hulls:
+            hulls[block] = _find_hull(block)
+        nothing_held, steps = hulls[block]
         seconds += nothing_held
         segments += steps
     loss = chain.blocks[-1].options[0]
@@ -35,3 +34,10 @@ def chain_bound_seconds(chain: Chain, budget_bytes: int) -> float:
         room -= held
         seconds -= saved_per_byte * held
     return seconds
+
+
+def _find_hull(block: ChainBlock) -> Hull:
+    """The least seconds of a block over the bytes that it holds when the loss is computed."""
+    seconds = [o.forward_seconds + o.backward_seconds for o in block.options]
+    first_run = min(block.plain_forward_seconds, *(o.forward_seconds for o in block.options))
+    return lower_hull([0, *(o.saved_bytes for o in block.options)], [min(seconds) + first_run, *seconds])

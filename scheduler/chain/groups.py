@@ -2,8 +2,8 @@
 
 A group of g blocks of one run has, for each option of its blocks, g options of its own: the last t = 1..g blocks are
 saved in the first pass; for t < g the input of the first of them is kept too, and the other g - t blocks run again, all
-saved, once the last t are done. What a group's pass needs is replayed in bytes, so nothing is lost but choices. Blocks
-that fill no group stay single.
+saved, once the last t are done. The bytes that a pass of a group needs are those of a replay, so grouping loses choices
+but no precision. Blocks that fill no group stay single.
 
 Not checked: the chain's numbers. Source: ours; within 0.1 % of the exact program on chains of hundreds of blocks.
 """
@@ -15,44 +15,48 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...memory.errors import unreachable
-from .states import StepWriter, index_states
+from .dp import ExactSolver, choose_slots, make_exact_solver
+from .simulate import simulate_chain
+from .states import index_states
+from .step_writer import StepWriter
 from .types import (
     Backward,
-    Block,
     Chain,
+    ChainBlock,
+    ChainOption,
+    ChainSolution,
+    ChainStep,
     ForwardCheckpoint,
     ForwardDiscard,
     ForwardSave,
-    Option,
-    Step,
-    sensible_backward_transient,
+    clamp_backward_transient,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedChain:
-    """A chain of groups.
+    """A chain whose blocks are groups of the blocks of another chain, the whole one.
 
     Attributes:
-        chain: groups as blocks; option t - 1 + g·k saves the last t blocks with option k.
-        first: first block of each group, and the number of blocks.
+        chain: the groups as blocks; option t - 1 + g·k of a group of g blocks saves the last t of them with option k.
+        first: the whole chain's first block of each group, and last its number of blocks.
     """
 
     chain: Chain
     first: tuple[int, ...]
 
 
-def group_count(chain: Chain, size: int) -> int:
-    """How many blocks `group_chain` makes."""
-    return len(_starts(chain, size))
+def count_groups(chain: Chain, size: int) -> int:
+    """Count the blocks of what `group_chain` makes, without making it."""
+    return len(_list_starts(chain, size))
 
 
-def _starts(chain: Chain, size: int) -> list[int]:
-    """The first block of each group; the remainder of a run, and the loss, stay single."""
-    rows, starts, i = index_states(chain), [], 0
+def _list_starts(chain: Chain, size: int) -> list[int]:
+    """List the first block of each group; the remainder of a run, and the loss, stay single."""
+    states, starts, i = index_states(chain), [], 0
     while i < len(chain.blocks):
         starts.append(i)
-        run = int(rows.last[i]) - i + 1
+        run = int(states.run_last[i]) - i + 1
         single = i + 1 == len(chain.blocks) or size < 2 or run < size or run % size
         i += 1 if single else size
     return starts
@@ -61,9 +65,9 @@ def _starts(chain: Chain, size: int) -> list[int]:
 def group_chain(chain: Chain, size: int) -> GroupedChain:
     """Join every `size` neighbours of a run of identical blocks; the remainder of a run stays in front, single."""
     blocks = chain.blocks
-    first = (*_starts(chain, size), len(blocks))
-    grouped: list[Block] = []
-    known: dict[tuple[Block, int, int], Block] = {}
+    first = (*_list_starts(chain, size), len(blocks))
+    grouped: list[ChainBlock] = []
+    known: dict[tuple[ChainBlock, int, int], ChainBlock] = {}
     for begin, end in pairwise(first):
         if end == begin + 1:
             grouped.append(blocks[begin])
@@ -76,13 +80,14 @@ def group_chain(chain: Chain, size: int) -> GroupedChain:
     return GroupedChain(Chain(tuple(grouped)), first)
 
 
-def _join(blocks: tuple[Block, ...], following: Block) -> Block:
+def _join(blocks: tuple[ChainBlock, ...], following: ChainBlock) -> ChainBlock:
+    """Make one block of identical blocks, which `following` follows."""
     size, block = len(blocks), blocks[0]
     inputs = [b.input_bytes for b in blocks] + [following.input_bytes]
     gradients = [b.input_gradient_bytes for b in blocks] + [following.input_gradient_bytes]
 
     def plain_peak(begin: int, end: int) -> int:
-        """Peak of plain forwards from x_begin to x_end beside x_0, which is kept."""
+        """Peak of plain forward passes from x_begin to x_end, beside x_0, which is kept."""
         needs = [
             (inputs[q] if q else 0) + inputs[q + 1] + max(blocks[q].plain_forward_transient_bytes, 0)
             for q in range(begin, end)
@@ -90,7 +95,7 @@ def _join(blocks: tuple[Block, ...], following: Block) -> Block:
         return max(needs, default=0)
 
     def save_peak(begin: int, end: int, option: int) -> int:
-        """Peak of saving blocks begin..end-1, without x_begin."""
+        """Peak of the forward passes that save blocks begin..end-1, without x_begin."""
         held = peak = 0
         for q in range(begin, end):
             choice = blocks[q].options[option]
@@ -99,11 +104,11 @@ def _join(blocks: tuple[Block, ...], following: Block) -> Block:
         return peak
 
     def backward_peak(begin: int, end: int, option: int) -> int:
-        """Peak of the backwards of begin..end-1, all saved, without x_begin, with gradients."""
+        """Peak of the backward passes of blocks begin..end-1, all saved, with gradients, without x_begin."""
         peak, held = 0, sum(blocks[q].options[option].saved_bytes for q in range(begin, end))
         for q in range(end - 1, begin - 1, -1):
             choice = blocks[q].options[option]
-            transient = sensible_backward_transient(choice, gradients[q], gradients[q + 1])
+            transient = clamp_backward_transient(choice, gradients[q], gradients[q + 1])
             peak = max(peak, held + gradients[q] + gradients[q + 1] + transient)
             held -= choice.saved_bytes
         return peak
@@ -119,7 +124,7 @@ def _join(blocks: tuple[Block, ...], following: Block) -> Block:
             if cut:
                 backward = max(backward, gradients[cut] + save_peak(0, cut, k), backward_peak(0, cut, k))
             options.append(
-                Option(
+                ChainOption(
                     saved,
                     cut * block.plain_forward_seconds + t * choice.forward_seconds,
                     cut * choice.forward_seconds + size * choice.backward_seconds,
@@ -127,7 +132,7 @@ def _join(blocks: tuple[Block, ...], following: Block) -> Block:
                     backward - saved - gradients[0] - gradients[size],
                 )
             )
-    return Block(
+    return ChainBlock(
         inputs[0],
         gradients[0],
         size * block.plain_forward_seconds,
@@ -136,8 +141,8 @@ def _join(blocks: tuple[Block, ...], following: Block) -> Block:
     )
 
 
-def expand_groups(chain: Chain, grouped: GroupedChain, steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps of the blocks that steps of groups stand for."""
+def expand_groups(chain: Chain, grouped: GroupedChain, steps: Iterable[ChainStep]) -> tuple[ChainStep, ...]:
+    """Write the whole chain's steps that steps of groups stand for."""
     writer = StepWriter(chain)
     chosen: dict[int, int] = {}
     for step in steps:
@@ -150,24 +155,60 @@ def expand_groups(chain: Chain, grouped: GroupedChain, steps: Iterable[Step]) ->
                 writer.run_to(begin, end)
             case ForwardSave():
                 chosen[step.block] = step.option
-                option, cut = _parts(step.option, size)
+                option, cut = _split_option(step.option, size)
                 if cut:
                     writer.run_to(begin, begin + cut)
                 for q in range(begin + cut, end):
                     writer.save(q, option)
             case Backward():
-                option, cut = _parts(chosen.get(step.block, 0), size)
+                option, cut = _split_option(chosen.get(step.block, 0), size)
                 for q in range(end - 1, begin + cut - 1, -1):
-                    writer.backward(q)
+                    writer.run_backward(q)
                 for q in range(begin, begin + cut):
                     writer.save(q, option)
                 for q in range(begin + cut - 1, begin - 1, -1):
-                    writer.backward(q)
+                    writer.run_backward(q)
             case _:
                 unreachable(step)
     return tuple(writer.steps)
 
 
-def _parts(option: int, size: int) -> tuple[int, int]:
-    """The blocks' option, and how many blocks in front are not saved at first."""
+def _split_option(option: int, size: int) -> tuple[int, int]:
+    """Split an option of a group into the option of its blocks and how many blocks in front are not saved at first."""
     return option // size, size - 1 - option % size
+
+
+class GroupSolver:
+    """The exact program of a chain where neighbours of a run are taken as one; `make_group_solver` makes one.
+
+    Args:
+        chain: the whole chain.
+        grouped: the chain of groups.
+        solver: the exact program of the chain of groups; None where even that chain is too long for it.
+    """
+
+    def __init__(self, chain: Chain, grouped: GroupedChain, solver: ExactSolver | None) -> None:
+        self._chain, self._grouped, self._solver = chain, grouped, solver
+
+    def solve(self, budget_bytes: int) -> ChainSolution | None:
+        """Find the fastest plan of the whole chain within at most the solver's budget; None where none was found."""
+        solution = self._solver.solve(budget_bytes) if self._solver else None
+        if solution is None:
+            return None
+        steps = expand_groups(self._chain, self._grouped, solution.steps)
+        return ChainSolution(steps, simulate_chain(self._chain, steps)[1], solution.unit_bytes)
+
+
+def make_group_solver(chain: Chain, budget_bytes: int, size: int, slots: int | None = None) -> GroupSolver:
+    """Group a chain and make the exact program of its groups, its table still empty.
+
+    Args:
+        chain: a chain whose numbers make sense.
+        budget_bytes: the largest budget that will be asked for, the chain's input included; at least 1.
+        size: blocks of a group.
+        slots: the number of units of that budget; by default `dp.choose_slots` of the chain of groups.
+    """
+    grouped = group_chain(chain, size)
+    slots = slots or choose_slots(grouped.chain)
+    solver = make_exact_solver(grouped.chain, budget_bytes, slots) if slots else None
+    return GroupSolver(chain, grouped, solver)

@@ -1,188 +1,195 @@
 """Which programs are run for a chain and a budget, from its length alone or within a number of seconds.
 
-Without a limit: the exact program where it is quick, beside or instead of it that of groups, and what manages with less
-memory only where they find nothing, last `minimum_plan`. Within `max_seconds`: `minimum_plan`, and then of at most twice,
-groups and exact the programs of least work first, as long as their work adds up to no more; the fastest plan is
-taken. Either way no recomputation where that fits.
+Without a limit, these are the exact program where it is quick, and of longer chains the exact program of groups, beside
+or instead of it. Programs that manage with less memory are run only where these find nothing, the last of them
+`minimum_plan`. Within `max_seconds`, `minimum_plan` is run first, and then those of at most twice, groups and exact that
+have the least work, as long as their work adds up to no more; the fastest plan is taken. Either way the plan without
+recomputation is taken where it fits.
 
-Work counts table cells times what is looked at for each, at `WORK_PER_SECOND`: no clock, the same on every machine. What
-is run within fewer seconds is run within more too, so more seconds never give a slower plan.
+Work counts table cells times what is looked at for each, at `dp.WORK_PER_SECOND`. No clock is read, so the plan is the
+same on every machine. What is run within fewer seconds is run within more too, so more seconds never give a slower plan.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from ...memory.errors import BudgetError, ConfigError
-from .at_most_twice import at_most_twice_work, solve_at_most_twice
-from .dp import TabledChain
-from .groups import expand_groups, group_chain, group_count
+from .at_most_twice import count_work_at_most_twice, solve_at_most_twice
+from .dp import MOST_SLOTS, SLOT_CHOICES, WORK_PER_SECOND, choose_slots, make_exact_solver
+from .groups import count_groups, group_chain, make_group_solver
 from .least_memory import minimum_plan
 from .prune import PrunedChain, prune_options
-from .states import Rounding, index_states, keep_everything
-from .types import Chain, ChainSolution, check_chain, simulate_chain
+from .scaled import Rounding
+from .simulate import simulate_chain
+from .states import index_states
+from .step_writer import keep_everything
+from .types import Chain, ChainSolution, check_chain
 
-_log = logging.getLogger(__name__)
-WORK_PER_SECOND = 500_000_000
-"""Table cells times splits or options; measured on one core of a server of 2023."""
-_QUICK = 3 * WORK_PER_SECOND
-_PATIENT = 20 * WORK_PER_SECOND
-_SLOTS = (500, 1000, 2000)
-_TWICE_BLOCKS = 2000
-_GROUPS = (2, 4, 8, 16, 32, 64, 128)
-_FEW_GROUPS = 100
-_TIGHT = 32
+logger = logging.getLogger(__name__)
+
+_PATIENT_WORK = 20 * WORK_PER_SECOND
+"""Work of the exact program that is taken on where nothing else has found a plan."""
+_SLOTS_FOR_BOUND = 100
+"""Slots of a bound for chains that are too long for `choose_slots`."""
+_MOST_BLOCKS_AT_MOST_TWICE = 2000
+_GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
+_MOST_GROUPS = 100
+_MOST_GROUPS_IN_TIGHT_BUDGETS = 250
+_TIGHT_SHARE = 32
+"""A budget is tight if it is below what all blocks save at most, divided by this."""
 
 
 class ChainSolver(Protocol):
-    """Answers for a budget, and mostly for smaller ones too."""
+    """A program for one chain and a largest budget."""
 
-    def solution(self, budget_bytes: int) -> ChainSolution | None:
-        """The fastest plan that the program finds."""
+    def solve(self, budget_bytes: int) -> ChainSolution | None:
+        """Find the fastest plan of the program within a budget that is at most the largest; None where it has none."""
         ...
 
 
-def default_slots(chain: Chain) -> int:
-    """Slots with which the exact program takes about three seconds at most: 2000, 1000 or 500; 0 if even 500 are too many.
-
-    The rule counts table cells times splits, so it is the same on every machine.
-    """
-    candidates = index_states(chain).candidates()
-    return next((slots for slots in reversed(_SLOTS) if candidates * slots <= _QUICK), 0)
-
-
-class TabledGroups:
-    """The exact program of a chain where `size` neighbours of a run are taken as one."""
-
-    def __init__(self, chain: Chain, budget_bytes: int, size: int, slots: int | None = None) -> None:
-        self._chain, self._grouped = chain, group_chain(chain, size)
-        slots = slots or default_slots(self._grouped.chain)
-        self._table = TabledChain(self._grouped.chain, budget_bytes, slots) if slots else None
-
-    def solution(self, budget_bytes: int) -> ChainSolution | None:
-        """The fastest plan within at most the table's budget; None if none fits, or still too long a chain."""
-        solution = self._table.solution(budget_bytes) if self._table else None
-        if solution is None:
-            return None
-        steps = expand_groups(self._chain, self._grouped, solution.steps)
-        return ChainSolution(steps, simulate_chain(self._chain, steps)[1], solution.unit_bytes)
-
-
 class Portfolio:
-    """Plans of one chain within a budget and, from the same tables, within smaller ones; of a long chain with priced options.
+    """The programs that are run for one chain within a budget and, from the same tables, within smaller ones.
+
+    `make_portfolio` chooses them.
 
     Args:
-        chain: its numbers make sense.
-        budget_bytes: the largest that will be asked for, the chain's input included.
+        chain: the chain to plan.
+        pruned: the same chain with fewer options, of which plans are made; None where all options are kept.
+        budget_bytes: the largest budget that will be asked for, the chain's input included.
+        solvers: programs with tables, made for that budget.
     """
 
-    def __init__(self, chain: Chain, budget_bytes: int) -> None:
-        self._whole, self._budget_bytes = chain, budget_bytes
-        self._priced = None if default_slots(chain) == 2000 else prune_options(chain)
-        self._chain = chain if self._priced is None else self._priced.chain
-        self._slots = default_slots(self._chain)
-        self._tables: list[ChainSolver] = []
-        if budget_bytes < 1:
-            return
-        if self._slots:
-            self._tables.append(TabledChain(self._chain, budget_bytes, self._slots))
-        if self._slots < 2000:
-            # Where memory holds few blocks, groups of many are too coarse.
-            most = sum(max(o.saved_bytes for o in block.options) for block in self._chain.blocks)
-            few = _FEW_GROUPS if budget_bytes * _TIGHT >= most else 2.5 * _FEW_GROUPS
-            size = next((n for n in _GROUPS if group_count(self._chain, n) <= few), _GROUPS[-1])
-            self._tables.append(TabledGroups(self._chain, budget_bytes, size))
+    def __init__(
+        self, chain: Chain, pruned: PrunedChain | None, budget_bytes: int, solvers: Sequence[ChainSolver]
+    ) -> None:
+        self._chain, self._pruned, self._budget_bytes = chain, pruned, budget_bytes
+        self._solvers = tuple(solvers)
 
-    def solution(self, budget_bytes: int) -> ChainSolution | None:
-        """The best plan found; None means a budget below `minimum_budget`."""
-        found = self.from_tables(budget_bytes)
+    def solve(self, budget_bytes: int) -> ChainSolution | None:
+        """Find the best plan of all programs; None means a budget below `least_memory.minimum_budget`.
+
+        A smaller budget than the largest is first looked up in the tables of the largest, and where their units are too
+        coarse for it, planned by a portfolio of its own.
+        """
+        found = _choose_fastest(solver.solve(budget_bytes) for solver in self._solvers)
         if found is None and budget_bytes < self._budget_bytes:
-            return Portfolio(self._whole, budget_bytes).solution(budget_bytes)
-        return found or self._original(self._with_less(budget_bytes))
+            return make_portfolio(self._chain, budget_bytes).solve(budget_bytes)
+        if found is None:
+            found = _solve_with_less(self._chain if self._pruned is None else self._pruned.chain, budget_bytes)
+        if found is None or self._pruned is None:
+            return found
+        return replace(found, steps=self._pruned.restore_options(found.steps))
 
-    def from_tables(self, budget_bytes: int) -> ChainSolution | None:
-        """The best plan of the tables alone; None where their units are too coarse."""
-        return self._original(_fastest(table.solution(budget_bytes) for table in self._tables))
 
-    def _with_less(self, budget_bytes: int) -> ChainSolution | None:
-        """What manages with less memory than the tables: the first that finds a plan."""
-        chain, count = self._chain, len(self._chain.blocks)
-        if budget_bytes < 1:
-            return None
-        found = solve_at_most_twice(chain, budget_bytes) if count <= _TWICE_BLOCKS else None
-        for size in reversed(_GROUPS):
-            if found is None and group_count(chain, size) < count:
-                found = TabledGroups(chain, budget_bytes, size).solution(budget_bytes)
-        if found is None and not self._slots and index_states(chain).candidates() * _SLOTS[0] <= _PATIENT:
-            found = TabledChain(chain, budget_bytes, _SLOTS[0]).solution(budget_bytes)
-        return found or _least(chain, budget_bytes)
+def make_portfolio(chain: Chain, budget_bytes: int) -> Portfolio:
+    """Choose the programs for a chain by its length; a long chain is planned with fewer options. No table is filled yet.
 
-    def _original(self, solution: ChainSolution | None) -> ChainSolution | None:
-        if solution is None or self._priced is None:
-            return solution
-        return replace(solution, steps=self._priced.original(solution.steps))
+    Args:
+        chain: a chain whose numbers make sense.
+        budget_bytes: the largest budget that will be asked for, the chain's input included.
+    """
+    pruned = None if choose_slots(chain) == MOST_SLOTS else prune_options(chain)
+    planned = chain if pruned is None else pruned.chain
+    slots = choose_slots(planned)
+    solvers: list[ChainSolver] = []
+    if budget_bytes >= 1 and slots:
+        solvers.append(make_exact_solver(planned, budget_bytes, slots))
+    if budget_bytes >= 1 and slots < MOST_SLOTS:
+        size = _choose_group_size(planned, budget_bytes)
+        solvers.append(make_group_solver(planned, budget_bytes, size))
+    return Portfolio(chain, pruned, budget_bytes, solvers)
+
+
+def _choose_group_size(chain: Chain, budget_bytes: int) -> int:
+    """Choose the smallest groups that are few enough; where memory holds few blocks, groups of many are too coarse."""
+    saved = sum(max(o.saved_bytes for o in block.options) for block in chain.blocks)
+    is_tight = budget_bytes * _TIGHT_SHARE < saved
+    most = _MOST_GROUPS_IN_TIGHT_BUDGETS if is_tight else _MOST_GROUPS
+    return next((size for size in _GROUP_SIZES if count_groups(chain, size) <= most), _GROUP_SIZES[-1])
+
+
+def _solve_with_less(chain: Chain, budget_bytes: int) -> ChainSolution | None:
+    """Run what manages with less memory than the tables; the first plan found is taken."""
+    count = len(chain.blocks)
+    if budget_bytes < 1:
+        return None
+    found = solve_at_most_twice(chain, budget_bytes) if count <= _MOST_BLOCKS_AT_MOST_TWICE else None
+    for size in reversed(_GROUP_SIZES):
+        if found is None and count_groups(chain, size) < count:
+            found = make_group_solver(chain, budget_bytes, size).solve(budget_bytes)
+    fewest = min(SLOT_CHOICES)
+    if found is None and not choose_slots(chain) and index_states(chain).count_splits() * fewest <= _PATIENT_WORK:
+        found = make_exact_solver(chain, budget_bytes, fewest).solve(budget_bytes)
+    return found or _solve_least_memory(chain, budget_bytes)
 
 
 def solve_within(chain: Chain, budget_bytes: int, max_seconds: float) -> ChainSolution | None:
-    """The best plan of the programs whose work fits `max_seconds`; None means a budget below `minimum_budget`."""
+    """Find the best plan of the programs whose work fits `max_seconds`.
+
+    None means a budget below `least_memory.minimum_budget`.
+    """
     whole = keep_everything(chain)
     peak, seconds = simulate_chain(chain, whole)
     if peak <= budget_bytes:
         return ChainSolution(whole, seconds, 1)
-    found = [_least(chain, budget_bytes)]
+    found = [_solve_least_memory(chain, budget_bytes)]
     if found == [None]:
         return None
     left = max_seconds * WORK_PER_SECOND
-    for work, program in _list_solvers(chain, budget_bytes):
+    for work, program in _list_programs(chain, budget_bytes):
         left -= work
         if left < 0:
             break
         found.append(program())
-    return _fastest(found)
+    return _choose_fastest(found)
 
 
-def _list_solvers(chain: Chain, budget_bytes: int) -> list[tuple[int, Callable[[], ChainSolution | None]]]:
-    """Programs with their work, the least first; those of groups on the options that are worth their price."""
-    priced, count = prune_options(chain), len(chain.blocks)
-    found = [(at_most_twice_work(count), partial(solve_at_most_twice, chain, budget_bytes))]
-    found += [(_work(chain, slots), partial(_tabled, chain, budget_bytes, slots)) for slots in _SLOTS]
-    for size in _GROUPS:
-        grouped = group_chain(priced.chain, size).chain
-        slots = default_slots(grouped)
+def _list_programs(chain: Chain, budget_bytes: int) -> list[tuple[int, Callable[[], ChainSolution | None]]]:
+    """List programs with their work, the least first; groups are planned with the options that are worth their price."""
+    pruned, count = prune_options(chain), len(chain.blocks)
+    found = [(count_work_at_most_twice(count), partial(solve_at_most_twice, chain, budget_bytes))]
+    found += [
+        (_count_work(chain, slots), partial(_solve_exactly, chain, budget_bytes, slots)) for slots in SLOT_CHOICES
+    ]
+    for size in _GROUP_SIZES:
+        grouped = group_chain(pruned.chain, size).chain
+        slots = choose_slots(grouped)
         if slots and len(grouped.blocks) < count:
-            found.append((_work(grouped, slots), partial(_grouped, chain, priced, budget_bytes, size)))
-    return sorted(found, key=lambda rung: rung[0])
+            found.append((_count_work(grouped, slots), partial(_solve_groups, pruned, budget_bytes, size)))
+    return sorted(found, key=lambda program: program[0])
 
 
-def _work(chain: Chain, slots: int) -> int:
-    rows = index_states(chain)
-    return slots * (rows.candidates() + sum(len(chain.blocks[i].options) for i, _ in rows.order()))
+def _count_work(chain: Chain, slots: int) -> int:
+    """Count the work of the exact program of a chain."""
+    states = index_states(chain)
+    return slots * (states.count_splits() + sum(len(chain.blocks[i].options) for i, _ in states.walk()))
 
 
-def _tabled(chain: Chain, budget_bytes: int, slots: int) -> ChainSolution | None:
-    return TabledChain(chain, budget_bytes, slots).solution(budget_bytes)
+def _solve_exactly(chain: Chain, budget_bytes: int, slots: int) -> ChainSolution | None:
+    return make_exact_solver(chain, budget_bytes, slots).solve(budget_bytes)
 
 
-def _grouped(chain: Chain, priced: PrunedChain, budget_bytes: int, size: int) -> ChainSolution | None:
-    found = TabledGroups(priced.chain, budget_bytes, size).solution(budget_bytes)
-    return found and replace(found, steps=priced.original(found.steps))
+def _solve_groups(pruned: PrunedChain, budget_bytes: int, size: int) -> ChainSolution | None:
+    found = make_group_solver(pruned.chain, budget_bytes, size).solve(budget_bytes)
+    return found and replace(found, steps=pruned.restore_options(found.steps))
 
 
-def _least(chain: Chain, budget_bytes: int) -> ChainSolution | None:
+def _solve_least_memory(chain: Chain, budget_bytes: int) -> ChainSolution | None:
     try:
         steps = minimum_plan(chain, budget_bytes)
     except BudgetError as error:
-        _log.debug("chain of %d blocks: %s", len(chain.blocks), error)
+        logger.debug("chain of %d blocks: %s", len(chain.blocks), error)
         return None
     return ChainSolution(steps, simulate_chain(chain, steps)[1], 1)
 
 
-def _fastest(found: Iterable[ChainSolution | None]) -> ChainSolution | None:
-    """Of equals the first."""
+def _choose_fastest(found: Iterable[ChainSolution | None]) -> ChainSolution | None:
+    """Choose the fastest plan; of equally fast ones the first."""
     return min((s for s in found if s is not None), key=lambda s: s.seconds, default=None)
 
 
@@ -192,28 +199,32 @@ def solve(
     slots: int | None = None,
     *,
     rounding: Rounding = "up",
-    collapse_runs: bool = True,
     max_seconds: float | None = None,
 ) -> ChainSolution | None:
-    """The fastest plan found within a budget, which counts the chain's input too; None if there is none.
+    """Find the fastest plan within a budget, or a lower bound on the time of all memory-persistent plans.
 
-    With `slots` the exact program at that many units a budget; None may then be the rounding's fault. Without, what
-    `chain_ladder` chooses by the chain's length, or within `max_seconds` of planning, which are counted, not timed: more
-    never give a slower plan. None then means a budget below `minimum_budget`.
+    Args:
+        chain: the chain to plan.
+        budget_bytes: the budget, which counts the chain's input too.
+        slots: where given, the exact program alone is run, with so many units a budget; it may find no plan only because
+            sizes are rounded. By default the programs are chosen by the chain's length, or by `max_seconds`.
+        rounding: "down" gives a certified lower bound instead of a plan, by default with `dp.choose_slots` or else 100
+            slots.
+        max_seconds: of planning, which are counted, not timed. More never give a slower plan.
 
-    `rounding="down"` gives a certified lower bound for memory-persistent plans instead of a plan, by default with
-    `default_slots` or else 100; None then means that no such plan fits. `collapse_runs=False` is the same program with
-    one row for each interval.
+    Returns:
+        The plan or the bound. None for a bound means that no memory-persistent plan fits, and None without `slots` a
+        budget below `least_memory.minimum_budget`.
 
     Raises:
         ConfigError: numbers that make no sense, no slots, fewer than no seconds.
     """
     check_chain(chain)
     if slots is None and rounding == "down":
-        slots = default_slots(chain) or 100
+        slots = choose_slots(chain) or _SLOTS_FOR_BOUND
     if slots is None:
         if max_seconds is None:
-            return Portfolio(chain, budget_bytes).solution(budget_bytes)
+            return make_portfolio(chain, budget_bytes).solve(budget_bytes)
         if not max_seconds >= 0:
             raise ConfigError("chain planner", "at least 0 seconds", str(max_seconds))
         return solve_within(chain, budget_bytes, max_seconds)
@@ -221,16 +232,4 @@ def solve(
         raise ConfigError("chain planner", "at least one slot", str(slots))
     if budget_bytes < 1:
         return None
-    return TabledChain(chain, budget_bytes, slots, rounding=rounding, collapse_runs=collapse_runs).solution(
-        budget_bytes
-    )
-
-
-def solve_grouped(chain: Chain, budget_bytes: int, size: int, slots: int | None = None) -> ChainSolution | None:
-    """The fastest plan where `size` neighbours of a run are taken as one; None if none fits, or still too long a chain.
-
-    Raises:
-        ConfigError: numbers that make no sense, no slots.
-    """
-    check_chain(chain)
-    return TabledGroups(chain, budget_bytes, size, slots).solution(budget_bytes) if budget_bytes > 0 else None
+    return make_exact_solver(chain, budget_bytes, slots, rounding=rounding).solve(budget_bytes)

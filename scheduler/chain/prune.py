@@ -12,26 +12,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .types import Block, Chain, ForwardSave, Option, Step
+from .types import Chain, ChainBlock, ChainOption, ChainStep, ForwardSave
 
 PRICES = (0.0, *(0.01 * 2.0**k for k in range(0, 10)))
-"""Of all that a block can save, in units of the block's fastest seconds."""
+"""Prices of as many bytes as the block can save at most, in units of the block's fastest seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedChain:
-    """A chain with fewer options.
+    """A chain with fewer options than the whole one.
 
     Attributes:
-        chain: the same blocks.
+        chain: the same blocks with fewer options.
         options: for each block the indices that its options have in the whole chain.
     """
 
     chain: Chain
     options: tuple[tuple[int, ...], ...]
 
-    def original(self, steps: Iterable[Step]) -> tuple[Step, ...]:
-        """The same steps for the whole chain."""
+    def restore_options(self, steps: Iterable[ChainStep]) -> tuple[ChainStep, ...]:
+        """Name the options of a plan's steps by their indices in the whole chain."""
         return tuple(
             ForwardSave(step.block, self.options[step.block][step.option]) if isinstance(step, ForwardSave) else step
             for step in steps
@@ -40,18 +40,19 @@ class PrunedChain:
 
 def prune_options(chain: Chain) -> PrunedChain:
     """Leave out the options that no price makes the best."""
-    known: dict[Block, tuple[Block, tuple[int, ...]]] = {}
+    known: dict[ChainBlock, tuple[ChainBlock, tuple[int, ...]]] = {}
     for block in chain.blocks:
         if block not in known:
-            kept = _best(block.options)
+            kept = _choose_options(block.options)
             known[block] = replace(block, options=tuple(block.options[i] for i in kept)), kept
-    rows = [known[block] for block in chain.blocks]
-    return PrunedChain(Chain(tuple(block for block, _ in rows)), tuple(kept for _, kept in rows))
+    pruned = [known[block] for block in chain.blocks]
+    return PrunedChain(Chain(tuple(block for block, _ in pruned)), tuple(kept for _, kept in pruned))
 
 
-def _best(options: tuple[Option, ...]) -> tuple[int, ...]:
+def _choose_options(options: tuple[ChainOption, ...]) -> tuple[int, ...]:
+    """Choose the options, by index, that some price makes the best, and those that hold or need the least."""
     most = max(o.saved_bytes for o in options) or 1
-    merits = [(o.forward_seconds + o.backward_seconds, o.saved_bytes / most, _need(o) / most) for o in options]
+    merits = [(o.forward_seconds + o.backward_seconds, o.saved_bytes / most, _peak_bytes(o) / most) for o in options]
     unit = min(n[0] for n in merits) or 1.0
     count = range(len(options))
     best = {
@@ -66,5 +67,5 @@ def _best(options: tuple[Option, ...]) -> tuple[int, ...]:
     return tuple(sorted(best))
 
 
-def _need(option: Option) -> int:
+def _peak_bytes(option: ChainOption) -> int:
     return option.saved_bytes + max(option.forward_transient_bytes, option.backward_transient_bytes)

@@ -1,18 +1,18 @@
-"""Checkpoints at equal distances, as `torch.utils.checkpoint.checkpoint_sequential` sets them: a baseline.
+"""A baseline: checkpoints at equal distances, as `torch.utils.checkpoint.checkpoint_sequential` sets them.
 
 The blocks are cut into K segments of n // K blocks, the last of them with what is left over. The forward pass keeps the
 input of every segment but saves only the last one whole; going back, each segment before it runs once more, saved whole.
-Each block but those of the last segment runs forward twice. Blind to sizes and seconds.
+Each block but those of the last segment runs forward twice. Neither sizes nor seconds are looked at.
 
-Not checked: whether the steps fit any budget. Source: Chen et al., "Training deep nets with sublinear memory cost" (arXiv
-1604.06174), as PyTorch does it and arXiv 1911.13214, section 5, compares it.
+Not checked: whether the steps fit any budget. Source: Chen et al., "Training deep nets with sublinear memory cost"
+(arXiv 1604.06174), as PyTorch does it and arXiv 1911.13214, section 5, compares it.
 """
 
 from __future__ import annotations
 
 from ...memory.errors import ConfigError
-from .states import StepWriter
-from .types import Chain, Step
+from .step_writer import StepWriter
+from .types import Chain, ChainStep
 
 
 def check_segments(blocks: int, segments: int) -> None:
@@ -28,8 +28,8 @@ def check_segments(blocks: int, segments: int) -> None:
         raise ConfigError("strategy 'sequential'", expected, str(segments), f"'sequential:{nearest}' is the nearest.")
 
 
-def sequential_steps(chain: Chain, segments: int) -> tuple[Step, ...]:
-    """The plan with `segments` segments; every block saves by its first option.
+def sequential_steps(chain: Chain, segments: int) -> tuple[ChainStep, ...]:
+    """Write the plan with `segments` segments; every block saves by its first option.
 
     Raises:
         ConfigError: as `check_segments` does.
@@ -43,11 +43,11 @@ def sequential_steps(chain: Chain, segments: int) -> tuple[Step, ...]:
         writer.run_to(start, end)
     for block in range(starts[-1], count):
         writer.save(block, 0)
-    writer.backward(count)
+    writer.run_backward(count)
     for start, end in reversed(list(zip(starts, ends, strict=True))):
         if end < count:
             for block in range(start, end):
                 writer.save(block, 0)
         for block in reversed(range(start, end)):
-            writer.backward(block)
+            writer.run_backward(block)
     return tuple(writer.steps)

@@ -23,7 +23,8 @@ from ..blocks.cut import split_blocks
 from ..blocks.model import ChainModel, chain_model, expand
 from ..chain.revolve import most_slots, revolve_steps
 from ..chain.sequential import check_segments, sequential_steps
-from ..chain.types import Chain, Step, simulate_chain
+from ..chain.simulate import simulate_chain
+from ..chain.types import Chain, ChainStep
 from ..layout.lifetimes import Lifetimes, without_dead_recomputations
 from ..layout.placer import PlacedOrder, Placer
 from ..plan.steps import Run
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 TRIED = 64
 """Most numbers of segments or slots that are tried as they would run."""
 
-_WriteSteps: TypeAlias = "Callable[[Chain, int], tuple[Step, ...]]"
+_WriteSteps: TypeAlias = "Callable[[Chain, int], tuple[ChainStep, ...]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from functools import cached_property
 from ..blocks.model import ChainModel, background_bytes, chain_model, choose_kernels, expand
 from ..chain.bound import chain_bound_seconds
 from ..chain.least_memory import minimum_plan
-from ..chain.portfolio import Portfolio
-from ..chain.types import Chain, Step, simulate_chain
+from ..chain.portfolio import make_portfolio
+from ..chain.simulate import simulate_chain
+from ..chain.types import Chain, ChainStep
 from ..layout.kernels import Kernels, fast_gradients, fastest
 from ..layout.lifetimes import without_dead_recomputations
 from ..layout.placer import ATTEMPTS, PlacedOrder, Placer
@@ -74,16 +75,16 @@ class ChainStrategy(Strategy):
     def _background_bytes(self) -> int:
         return background_bytes(self._graph)
 
-    def _expand(self, steps: Sequence[Step]) -> list[int]:
+    def _expand(self, steps: Sequence[ChainStep]) -> list[int]:
         return without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
 
-    def _place(self, steps: Sequence[Step], enough: int) -> PlacedOrder:
+    def _place(self, steps: Sequence[ChainStep], enough: int) -> PlacedOrder:
         placed = self._placer.place_order(self._expand(steps), choose_kernels(self._model, steps), enough)
         return replace(placed, note="an optimal chain plan")
 
     def order_within(self, room_bytes: int) -> list[int] | None:
         """Return the fastest order whose activations take at most so many bytes by the chain's count; None without."""
-        solution = Portfolio(self._model.chain, room_bytes).solution(room_bytes) if room_bytes > 0 else None
+        solution = make_portfolio(self._model.chain, room_bytes).solve(room_bytes) if room_bytes > 0 else None
         return None if solution is None else self._expand(solution.steps)
 
     def smallest(self) -> PlacedOrder:
@@ -92,7 +93,7 @@ class ChainStrategy(Strategy):
         proposed = [minimum_plan(chain)]
         if self._is_short:
             room, _ = simulate_chain(chain, proposed[0])
-            solution = Portfolio(chain, room).solution(room)
+            solution = make_portfolio(chain, room).solve(room)
             if solution is not None:
                 proposed.append(solution.steps)
         placed = [self._place(steps, 0) for steps in proposed]
@@ -110,9 +111,9 @@ class ChainStrategy(Strategy):
     def _solve(self, budget_bytes: int) -> PlacedOrder | None:
         """Solve the chain for the budget, and for fewer bytes as long as the placement needs more than the budget."""
         chain, room = self._model.chain, budget_bytes - self._background_bytes
-        portfolio, doublings = Portfolio(chain, room), 1
+        portfolio, doublings = make_portfolio(chain, room), 1
         for _ in range(ATTEMPTS):
-            solution = portfolio.solution(room) if room > 0 else None
+            solution = portfolio.solve(room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
                 return None

@@ -7,7 +7,7 @@ import pytest
 from bathyal.layers.graph import FED, STATE, Graph, Op, Phase, Role, Tensor
 from bathyal.layers.kinds import KINDS
 from bathyal.scheduler.blocks import bounds
-from bathyal.scheduler.blocks.bounds import _with_link, knapsack_seconds
+from bathyal.scheduler.blocks.bounds import _bound_with_link, knapsack_seconds
 from bathyal.scheduler.layout.lifetimes import aligned_size
 from bathyal.scheduler.plan.costs import CostTable, KernelCost
 from bathyal.scheduler.plan.link import Link
@@ -119,7 +119,7 @@ def test_of_large_blocks_the_small_tensors_are_free(monkeypatch):
     problem = random_problem(3)
     budget = problem.state.nbytes
     whole = knapsack_seconds(problem.graph, problem.costs, budget)
-    monkeypatch.setattr(bounds, "TENSORS", 2)
+    monkeypatch.setattr(bounds, "MOST_TENSORS", 2)
     assert knapsack_seconds(problem.graph, problem.costs, budget) < whole
 
 
@@ -166,5 +166,5 @@ def test_with_a_link_the_bound_is_the_least_over_all_that_may_be_outside(seed):
         return max(once + max(again, 0.0), link.out_seconds(moved) + link.in_seconds(moved))
 
     least = min(seconds(max(whole - room, 0) * k / 20_000) for k in range(20_001))
-    found = _with_link(once, most, segments, room, link)
+    found = _bound_with_link(once, most, segments, room, link)
     assert least * (1 - 1e-3) <= found <= least * (1 + 1e-9)

@@ -7,10 +7,10 @@ from bathyal.layers.graph import Phase, Role
 from bathyal.layers.kinds import KINDS
 from bathyal.scheduler.blocks.cut import assign_blocks
 from bathyal.scheduler.blocks.model import background_bytes, chain_model, expand
-from bathyal.scheduler.blocks.passes import kept_statistics
+from bathyal.scheduler.blocks.passes import find_kept_statistics
 from bathyal.scheduler.chain.least_memory import minimum_plan
 from bathyal.scheduler.chain.portfolio import solve
-from bathyal.scheduler.chain.types import simulate_chain
+from bathyal.scheduler.chain.simulate import simulate_chain
 from bathyal.scheduler.layout.kernels import Kernels, least_workspace
 from bathyal.scheduler.layout.lifetimes import find_lifetimes, without_dead_recomputations
 from tests.support.random_networks import random_problem
@@ -76,7 +76,7 @@ def test_a_generous_budget_recomputes_nothing(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_batch_statistics_are_made_once(seed):
     problem, choose, model = parts(seed)
-    kept = kept_statistics(problem.graph)
+    kept = find_kept_statistics(problem.graph)
     lifetimes = find_lifetimes(problem.graph, expand(problem.graph, model, minimum_plan(model.chain)), choose)
     made = [t for t in lifetimes.tensor if t in kept]
     assert len(made) == len(set(made)) == len(kept)

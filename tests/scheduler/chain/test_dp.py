@@ -4,25 +4,27 @@ import heapq
 import math
 import random
 
+import numpy as np
 import pytest
 
 from bathyal.memory.errors import BudgetError, ConfigError, PlanError
 from bathyal.scheduler.chain.at_most_twice import solve_at_most_twice
 from bathyal.scheduler.chain.bound import chain_bound_seconds
-from bathyal.scheduler.chain.dp import Table
-from bathyal.scheduler.chain.groups import group_chain
+from bathyal.scheduler.chain.dp import choose_slots, fill_table, write_plan
+from bathyal.scheduler.chain.groups import group_chain, make_group_solver
 from bathyal.scheduler.chain.least_memory import minimum_budget, minimum_plan
-from bathyal.scheduler.chain.portfolio import default_slots, solve, solve_grouped
-from bathyal.scheduler.chain.states import index_states, scale_chain
+from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.scaled import scale_chain
+from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.states import StateIndex, index_states
 from bathyal.scheduler.chain.types import (
     Backward,
-    Block,
     Chain,
+    ChainBlock,
+    ChainOption,
     ForwardCheckpoint,
     ForwardDiscard,
     ForwardSave,
-    Option,
-    simulate_chain,
 )
 
 EXACT = 10**6  # slots enough that every size here is exact
@@ -35,7 +37,7 @@ def random_block(rng, a, d, a_next, d_next, count, wild):
         saved = a_next + rng.randint(0, 5)
         lowest = max(-d, -(saved + d_next))
         options.append(
-            Option(
+            ChainOption(
                 saved,
                 float(rng.randint(0, 5)),
                 float(rng.randint(0, 9)),
@@ -43,7 +45,7 @@ def random_block(rng, a, d, a_next, d_next, count, wild):
                 rng.choice([lowest, rng.randint(lowest, 3), rng.randint(lowest, wild)]),
             )
         )
-    return Block(a, d, float(rng.randint(0, 5)), rng.choice([0, rng.randint(0, wild)]), tuple(options))
+    return ChainBlock(a, d, float(rng.randint(0, 5)), rng.choice([0, rng.randint(0, wild)]), tuple(options))
 
 
 def random_chain(rng, count, *, options=1, wild=20, runs=False):
@@ -60,8 +62,8 @@ def random_chain(rng, count, *, options=1, wild=20, runs=False):
         if runs and blocks and (a[i], d[i]) == (a[i - 1], d[i - 1]) and rng.random() < 0.9:
             block = blocks[-1]
         blocks.append(block)
-    loss = Option(0, 0.0, float(rng.randint(0, 3)), 0, rng.choice([0, rng.randint(0, wild)]))
-    return Chain((*blocks, Block(a[count], d[count], 0.0, 0, (loss,))))
+    loss = ChainOption(0, 0.0, float(rng.randint(0, 3)), 0, rng.choice([0, rng.randint(0, wild)]))
+    return Chain((*blocks, ChainBlock(a[count], d[count], 0.0, 0, (loss,))))
 
 
 def search(chain, budget):
@@ -215,7 +217,7 @@ def scaled(chain, factor, rng):
     blocks = []
     for b in chain.blocks:
         options = tuple(
-            Option(
+            ChainOption(
                 size(o.saved_bytes),
                 o.forward_seconds,
                 o.backward_seconds,
@@ -226,7 +228,7 @@ def scaled(chain, factor, rng):
         )
         transient = size(b.plain_forward_transient_bytes)
         blocks.append(
-            Block(size(b.input_bytes), size(b.input_gradient_bytes), b.plain_forward_seconds, transient, options)
+            ChainBlock(size(b.input_bytes), size(b.input_gradient_bytes), b.plain_forward_seconds, transient, options)
         )
     return Chain(tuple(blocks))
 
@@ -268,13 +270,13 @@ def test_a_unit_that_all_sizes_share_rounds_nothing():
         big = scaled(small, 1, rng)
         wide = Chain(
             tuple(
-                Block(
+                ChainBlock(
                     b.input_bytes << 20,
                     b.input_gradient_bytes << 20,
                     b.plain_forward_seconds,
                     b.plain_forward_transient_bytes << 20,
                     tuple(
-                        Option(
+                        ChainOption(
                             o.saved_bytes << 20,
                             o.forward_seconds,
                             o.backward_seconds,
@@ -292,25 +294,38 @@ def test_a_unit_that_all_sizes_share_rounds_nothing():
         assert solve(wide, (budget << 20) + 12345, 2000).seconds == solve(small, budget, EXACT).seconds
 
 
-def test_collapsed_rows_give_the_same_times():
+def index_every_state(chain):
+    """A row for each interval: an index that shares nothing."""
+    n = len(chain.blocks)
+    firsts = np.arange(n)
+    rows_before = firsts * n - firsts * (firsts - 1) // 2  # (i, i), …, (i, L) of all blocks before i
+    return StateIndex(firsts, firsts, rows_before, rows_before - firsts, n * (n + 1) // 2)
+
+
+def test_rows_that_states_share_give_the_same_times():
     rng = random.Random(25)
     collapsed = 0
     for _ in range(40):
         chain = random_chain(rng, 14, options=2, runs=True)
-        collapsed += index_states(chain).count < index_states(chain, False).count
-        least = minimum_budget(chain)
-        for budget in (least, least + 3, least + 9, least + 20):
-            one, other = solve(chain, budget, EXACT), solve(chain, budget, EXACT, collapse_runs=False)
-            assert replay(chain, one, budget) == replay(chain, other, budget)
+        collapsed += index_states(chain).row_count < index_every_state(chain).row_count
+        least, scaled_chain = minimum_budget(chain), scale_chain(chain)
+        most = least + 20 - chain.blocks[0].input_bytes
+        shared, single = (fill_table(scaled_chain, index(chain), most) for index in (index_states, index_every_state))
+        for room in (most - 20, most - 17, most - 11, most):
+            (peak, one), (_, other) = (
+                simulate_chain(chain, write_plan(table, chain, room)) for table in (shared, single)
+            )
+            assert peak <= room + chain.blocks[0].input_bytes
+            assert one == other
     assert collapsed > 20
 
 
 def test_states_of_a_run_are_shared_only_where_the_gradient_above_is_equal():
-    block = Block(2, 2, 1.0, 0, (Option(3, 1.0, 2.0, 0, 0),))
-    loss = Block(2, 9, 0.0, 0, (Option(0, 0.0, 1.0, 0, 0),))
-    rows = index_states(Chain((block,) * 5 + (loss,)))
-    assert rows.last.tolist() == [3, 3, 3, 3, 4, 5]
-    assert rows.candidates() == sum(end - i for i in range(6) for end in range(int(rows.last[i]), 6))
+    block = ChainBlock(2, 2, 1.0, 0, (ChainOption(3, 1.0, 2.0, 0, 0),))
+    loss = ChainBlock(2, 9, 0.0, 0, (ChainOption(0, 0.0, 1.0, 0, 0),))
+    states = index_states(Chain((block,) * 5 + (loss,)))
+    assert states.run_last.tolist() == [3, 3, 3, 3, 4, 5]
+    assert states.count_splits() == sum(end - i for i in range(6) for end in range(int(states.run_last[i]), 6))
 
 
 def plain_table(chain, room):
@@ -345,15 +360,15 @@ def test_windows_and_pruning_lose_no_cell():
     for case in range(6):
         chain = random_chain(rng, 9, options=1 + case % 2, wild=8, runs=case % 3 == 0)
         room = 150
-        table = Table(scale_chain(chain), index_states(chain), room)
+        table = fill_table(scale_chain(chain), index_states(chain), room)
         for (i, end, m), seconds in plain_table(chain, room).items():
             assert table.at(i, end, m) == seconds
 
 
 def homogeneous(count, saved):
     """`count` blocks of 1-byte inputs whose plain forward costs a second; the loss needs as much as a block."""
-    block = Block(1, 0, 1.0, 0, (Option(saved, 0.0, 0.0, 0, 0),))
-    return Chain((block,) * count + (Block(1, 0, 0.0, 0, (Option(0, 0.0, 0.0, 0, saved),)),))
+    block = ChainBlock(1, 0, 1.0, 0, (ChainOption(saved, 0.0, 0.0, 0, 0),))
+    return Chain((block,) * count + (ChainBlock(1, 0, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, saved),)),))
 
 
 def revolve(steps, checkpoints):
@@ -374,8 +389,8 @@ def test_revolve_is_the_case_where_saved_tensors_fit_only_once():
 
 def test_a_saved_output_is_also_a_checkpoint():
     # With ā = a each saving forward stores the next input at a checkpoint's price, so revolve is only an upper bound.
-    block = Block(1, 0, 1.0, 0, (Option(1, 1.0, 0.0, 0, 0),))
-    loss = Block(1, 0, 0.0, 0, (Option(0, 0.0, 0.0, 0, 1),))
+    block = ChainBlock(1, 0, 1.0, 0, (ChainOption(1, 1.0, 0.0, 0, 0),))
+    loss = ChainBlock(1, 0, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 1),))
     for count in (2, 3, 7, 20):
         chain = Chain((block,) * count + (loss,))
         assert minimum_budget(chain) == 3
@@ -411,13 +426,13 @@ def test_at_most_twice_keeps_its_word_and_meets_the_optimum_when_generous():
 def bottlenecks(*counts):
     """A chain such as a residual network: stages of equal blocks with ā = 12 t, x = 4 t, t halved at each stage."""
     t = 200_704
-    blocks = [Block(602_112, 0, 1e-3, 0, (Option(4 * t, 1e-3, 2e-3, 0, 0),))]
+    blocks = [ChainBlock(602_112, 0, 1e-3, 0, (ChainOption(4 * t, 1e-3, 2e-3, 0, 0),))]
     for count in counts:
-        blocks += [Block(4 * t, 4 * t, 2e-3, 2 * t, (Option(12 * t, 2e-3, 4e-3, t, 2 * t),))] * (count - 1)
-        blocks.append(Block(4 * t, 4 * t, 2e-3, 2 * t, (Option(10 * t, 2e-3, 4e-3, t, 2 * t),)))
+        blocks += [ChainBlock(4 * t, 4 * t, 2e-3, 2 * t, (ChainOption(12 * t, 2e-3, 4e-3, t, 2 * t),))] * (count - 1)
+        blocks.append(ChainBlock(4 * t, 4 * t, 2e-3, 2 * t, (ChainOption(10 * t, 2e-3, 4e-3, t, 2 * t),)))
         t //= 2
     t *= 2
-    return Chain((*blocks, Block(4 * t // 2, 4 * t // 2, 0.0, 0, (Option(0, 0.0, 1e-5, 0, 4000),))))
+    return Chain((*blocks, ChainBlock(4 * t // 2, 4 * t // 2, 0.0, 0, (ChainOption(0, 0.0, 1e-5, 0, 4000),))))
 
 
 def test_groups_keep_the_budget_and_lose_little():
@@ -428,7 +443,7 @@ def test_groups_keep_the_budget_and_lose_little():
         budget = int(share * total)
         bound = solve(chain, budget, 2000, rounding="down").seconds
         for size in (2, 4, 8, 16):
-            solution = solve_grouped(chain, budget, size)
+            solution = make_group_solver(chain, budget, size).solve(budget)
             if solution is not None:
                 found += 1
                 assert bound <= replay(chain, solution, budget)
@@ -445,7 +460,7 @@ def test_groups_of_random_runs_are_replayed():
         joined += len(grouped.chain.blocks) < len(chain.blocks)
         least = minimum_budget(grouped.chain)
         for budget in (least, least + 7, least + 20):
-            solution = solve_grouped(chain, budget, 2, EXACT)
+            solution = make_group_solver(chain, budget, 2, EXACT).solve(budget)
             assert solution.seconds == solve(grouped.chain, budget, EXACT).seconds
             assert replay(chain, solution, budget) >= solve(chain, budget, EXACT).seconds
     assert joined > 25
@@ -454,7 +469,7 @@ def test_groups_of_random_runs_are_replayed():
 def test_long_chains_are_planned_and_replayed():
     chain = bottlenecks(6, 32, 788, 6)
     total = sum(b.options[0].saved_bytes for b in chain.blocks)
-    assert default_slots(chain) == 0
+    assert choose_slots(chain) == 0
     solution = solve(chain, total // 4)
     twice = solve_at_most_twice(chain, total // 4)
     assert replay(chain, solution, total // 4) <= replay(chain, twice, total // 4)
@@ -484,8 +499,10 @@ def test_transients_below_what_is_resident_count_as_what_is_resident():
             o = b.options[0]
             floor = max(-b.input_gradient_bytes, -(o.saved_bytes + d_next))
             for into, (plain, forward, backward) in ((low, (-50, -50, -50)), (least, (0, 0, floor))):
-                option = Option(o.saved_bytes, o.forward_seconds, o.backward_seconds, forward, backward)
-                into.append(Block(b.input_bytes, b.input_gradient_bytes, b.plain_forward_seconds, plain, (option,)))
+                option = ChainOption(o.saved_bytes, o.forward_seconds, o.backward_seconds, forward, backward)
+                into.append(
+                    ChainBlock(b.input_bytes, b.input_gradient_bytes, b.plain_forward_seconds, plain, (option,))
+                )
         low, least = Chain(tuple(low)), Chain(tuple(least))
         budget = minimum_budget(least)
         assert minimum_budget(low) == budget
@@ -493,10 +510,10 @@ def test_transients_below_what_is_resident_count_as_what_is_resident():
 
 
 def test_one_block_and_none():
-    loss = Block(4, 4, 0.0, 0, (Option(0, 0.0, 1.0, 0, 7),))
+    loss = ChainBlock(4, 4, 0.0, 0, (ChainOption(0, 0.0, 1.0, 0, 7),))
     assert minimum_budget(Chain((loss,))) == 15
     assert solve(Chain((loss,)), 15).steps == (Backward(0),)
-    chain = Chain((Block(3, 0, 1.0, 0, (Option(5, 2.0, 4.0, 1, 2),)), loss))
+    chain = Chain((ChainBlock(3, 0, 1.0, 0, (ChainOption(5, 2.0, 4.0, 1, 2),)), loss))
     assert minimum_budget(chain) == 3 + 4 + 4 + 7  # the loss is the largest: x_0, x_1, δ_1, its transient
     assert solve(chain, 17) is None
     assert solve(chain, 18).steps == (ForwardCheckpoint(0), Backward(1), ForwardSave(0, 0), Backward(0))
@@ -507,8 +524,8 @@ def test_one_block_and_none():
 
 
 def test_zero_times_and_a_large_loss():
-    block = Block(2, 2, 0.0, 0, (Option(6, 0.0, 0.0, 0, 0),))
-    chain = Chain((block,) * 6 + (Block(2, 2, 0.0, 0, (Option(0, 0.0, 0.0, 0, 100),)),))
+    block = ChainBlock(2, 2, 0.0, 0, (ChainOption(6, 0.0, 0.0, 0, 0),))
+    chain = Chain((block,) * 6 + (ChainBlock(2, 2, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 100),)),))
     least = minimum_budget(chain)
     assert least == 2 + 2 + 2 + 100  # x_0, x_6, δ_6 and the loss's own
     solution = solve(chain, least, EXACT)
@@ -517,22 +534,22 @@ def test_zero_times_and_a_large_loss():
 
 def test_sizes_beyond_32_bits():
     big = 3 << 40
-    block = Block(big, big, 1.0, 0, (Option(3 * big, 1.0, 2.0, 0, 0),))
-    chain = Chain((block,) * 10 + (Block(big, big, 0.0, 0, (Option(0, 0.0, 0.0, 0, 0),)),))
+    block = ChainBlock(big, big, 1.0, 0, (ChainOption(3 * big, 1.0, 2.0, 0, 0),))
+    chain = Chain((block,) * 10 + (ChainBlock(big, big, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 0),)),))
     budget = 14 * big + 1
     assert replay(chain, solve(chain, budget, 1000), budget) == replay(chain, solve(chain, budget, 14), budget)
 
 
 def test_what_makes_no_sense_is_refused():
-    loss = Block(1, 1, 0.0, 0, (Option(0, 0.0, 0.0, 0, 0),))
-    good = Option(1, 1.0, 1.0, 0, 0)
+    loss = ChainBlock(1, 1, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 0),))
+    good = ChainOption(1, 1.0, 1.0, 0, 0)
     for blocks in (
         (),
-        (Block(1, 1, 0.0, 0, ()), loss),
-        (Block(-1, 1, 0.0, 0, (good,)), loss),
-        (Block(1, 1, math.nan, 0, (good,)), loss),
-        (Block(1, 1, 0.0, 0, (Option(-1, 1.0, 1.0, 0, 0),)), loss),
-        (Block(1, 1, 0.0, 0, (good, good)),),
+        (ChainBlock(1, 1, 0.0, 0, ()), loss),
+        (ChainBlock(-1, 1, 0.0, 0, (good,)), loss),
+        (ChainBlock(1, 1, math.nan, 0, (good,)), loss),
+        (ChainBlock(1, 1, 0.0, 0, (ChainOption(-1, 1.0, 1.0, 0, 0),)), loss),
+        (ChainBlock(1, 1, 0.0, 0, (good, good)),),
     ):
         with pytest.raises(ConfigError):
             solve(Chain(blocks), 10)
@@ -557,15 +574,15 @@ def test_what_makes_no_sense_is_refused():
     ],
 )
 def test_replay_refuses(steps):
-    block = Block(2, 2, 1.0, 0, (Option(6, 1.0, 1.0, 0, 0),))
-    chain = Chain((block, Block(2, 2, 0.0, 0, (Option(0, 0.0, 0.0, 0, 0),))))
+    block = ChainBlock(2, 2, 1.0, 0, (ChainOption(6, 1.0, 1.0, 0, 0),))
+    chain = Chain((block, ChainBlock(2, 2, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 0),))))
     with pytest.raises(PlanError):
         simulate_chain(chain, steps)
 
 
 def test_replay_counts_by_hand():
-    block = Block(2, 3, 1.0, 4, (Option(6, 1.5, 2.5, 1, -3),))
-    chain = Chain((block, block, Block(2, 3, 0.0, 0, (Option(0, 0.0, 0.25, 0, 5),))))
+    block = ChainBlock(2, 3, 1.0, 4, (ChainOption(6, 1.5, 2.5, 1, -3),))
+    chain = Chain((block, block, ChainBlock(2, 3, 0.0, 0, (ChainOption(0, 0.0, 0.25, 0, 5),))))
     steps = [ForwardCheckpoint(0), ForwardSave(1, 0), Backward(2), Backward(1), ForwardSave(0, 0), Backward(0)]
     # x_0 2, x_1 2, ā_1 6, then the loss adds δ_2 3 and its own 5.
     assert simulate_chain(chain, steps) == (18, 1.0 + 1.5 + 0.25 + 2.5 + 1.5 + 2.5)

@@ -4,34 +4,40 @@ import random
 
 import pytest
 
-from bathyal.scheduler.chain.groups import group_chain, group_count
+from bathyal.scheduler.chain.dp import choose_slots
+from bathyal.scheduler.chain.groups import count_groups, group_chain
 from bathyal.scheduler.chain.least_memory import minimum_budget
-from bathyal.scheduler.chain.portfolio import default_slots, solve
-from bathyal.scheduler.chain.types import Block, Chain, Option, simulate_chain
+from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.types import Chain, ChainBlock, ChainOption
 
-LOSS = Block(1, 1, 0.0, 0, (Option(0, 0.0, 0.1, 0, 1),))
+LOSS = ChainBlock(1, 1, 0.0, 0, (ChainOption(0, 0.0, 0.1, 0, 1),))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_groups_are_counted_without_making_them(seed):
     rng = random.Random(seed)
-    kinds = [Block(n, n, 1.0, 0, (Option(3, 1.0, 1.0, 0, 0),)) for n in (1, 2, 3)]
+    kinds = [ChainBlock(n, n, 1.0, 0, (ChainOption(3, 1.0, 1.0, 0, 0),)) for n in (1, 2, 3)]
     blocks = [block for _ in range(rng.randint(1, 5)) for block in [rng.choice(kinds)] * rng.randint(1, 9)]
     # A loss that looks like a block of the run before it must not join a group.
-    for loss in (LOSS, Block(2, 2, 1.0, 0, (Option(3, 1.0, 1.0, 0, 0),))):
+    for loss in (LOSS, ChainBlock(2, 2, 1.0, 0, (ChainOption(3, 1.0, 1.0, 0, 0),))):
         chain = Chain((*blocks, loss))
         for size in (1, 2, 3, 4, 8):
-            assert group_count(chain, size) == len(group_chain(chain, size).chain.blocks)
+            assert count_groups(chain, size) == len(group_chain(chain, size).chain.blocks)
 
 
 def test_long_chains_at_all_budgets_come_near_the_exact_program():
     """Generous budgets are solved in large groups, tight ones in small: both within two per cent of 100 exact slots."""
     blocks = []
     for n in (4, 2, 1):
-        options = (Option(12 * n, 3.0, 6.0, n, n), Option(10 * n, 3.0, 6.4, n, n), Option(4 * n, 3.0, 9.0, n, 3 * n))
-        blocks += [Block(4 * n, 4 * n, 3.0, n, options)] * 64
+        options = (
+            ChainOption(12 * n, 3.0, 6.0, n, n),
+            ChainOption(10 * n, 3.0, 6.4, n, n),
+            ChainOption(4 * n, 3.0, 9.0, n, 3 * n),
+        )
+        blocks += [ChainBlock(4 * n, 4 * n, 3.0, n, options)] * 64
     chain = Chain((*blocks, LOSS))
-    assert default_slots(chain) < 2000
+    assert choose_slots(chain) < 2000
     least, most = minimum_budget(chain), 64 * 12 * 7
     for share in (0.03, 0.25):
         budget = max(least, int(share * most))

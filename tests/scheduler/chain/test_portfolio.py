@@ -5,10 +5,11 @@ import random
 import pytest
 
 from bathyal.memory.errors import ConfigError
+from bathyal.scheduler.chain.dp import choose_slots
 from bathyal.scheduler.chain.least_memory import minimum_budget
-from bathyal.scheduler.chain.portfolio import Portfolio, default_slots, solve
-from bathyal.scheduler.chain.states import keep_everything
-from bathyal.scheduler.chain.types import simulate_chain
+from bathyal.scheduler.chain.portfolio import make_portfolio, solve
+from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.step_writer import keep_everything
 from tests.support.random_chains import budgets_of, random_chain
 
 SECONDS = (0.0, 0.003, 0.01, 0.03)
@@ -31,7 +32,7 @@ def test_more_seconds_never_give_a_slower_plan(seed):
 
 def test_enough_seconds_are_as_good_as_no_limit():
     chain = random_chain(random.Random(3), 15)
-    assert default_slots(chain) == 2000
+    assert choose_slots(chain) == 2000
     for budget in budgets_of(chain, 4)[1:3]:
         assert solve(chain, budget, max_seconds=10).seconds <= solve(chain, budget).seconds
 
@@ -52,9 +53,9 @@ def test_fewer_than_no_seconds_are_refused(seconds):
 def test_a_table_answers_for_smaller_budgets_too():
     chain = random_chain(random.Random(6), 20)
     budgets = budgets_of(chain, 6)
-    ladder = Portfolio(chain, budgets[-2])
+    portfolio = make_portfolio(chain, budgets[-2])
     for budget in budgets[:-1]:
-        solution = ladder.solution(budget)
+        solution = portfolio.solve(budget)
         peak, seconds = simulate_chain(chain, solution.steps)
         assert peak <= budget
         assert seconds == solution.seconds

@@ -7,7 +7,8 @@ import pytest
 from bathyal.scheduler.chain.least_memory import minimum_budget
 from bathyal.scheduler.chain.portfolio import solve
 from bathyal.scheduler.chain.prune import prune_options
-from bathyal.scheduler.chain.types import Block, Chain, ForwardSave, Option, simulate_chain
+from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.types import Chain, ChainBlock, ChainOption, ForwardSave
 
 
 def chain_of(seed, count=12):
@@ -15,21 +16,23 @@ def chain_of(seed, count=12):
 
     def option():
         saved = rng.randint(1, 40)
-        return Option(saved, 1.0, 2.0 + 20 / saved + rng.random(), rng.randint(0, 9), rng.randint(-5, 15))
+        return ChainOption(saved, 1.0, 2.0 + 20 / saved + rng.random(), rng.randint(0, 9), rng.randint(-5, 15))
 
-    blocks = [Block(rng.randint(1, 9), rng.randint(1, 9), 1.0, rng.randint(0, 5), tuple(option() for _ in range(30)))]
     blocks = [
-        rng.choice(blocks) if rng.random() < 0.7 else Block(3, 3, 1.0, 1, tuple(option() for _ in range(20)))
+        ChainBlock(rng.randint(1, 9), rng.randint(1, 9), 1.0, rng.randint(0, 5), tuple(option() for _ in range(30)))
+    ]
+    blocks = [
+        rng.choice(blocks) if rng.random() < 0.7 else ChainBlock(3, 3, 1.0, 1, tuple(option() for _ in range(20)))
         for _ in range(count)
     ]
-    return Chain((*blocks, Block(2, 2, 0.0, 0, (Option(0, 0.0, 0.1, 0, 1),))))
+    return Chain((*blocks, ChainBlock(2, 2, 0.0, 0, (ChainOption(0, 0.0, 0.1, 0, 1),))))
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_extremes_stay(seed):
     chain = chain_of(seed)
-    priced = prune_options(chain)
-    for whole, fewer, kept in zip(chain.blocks, priced.chain.blocks, priced.options, strict=True):
+    pruned = prune_options(chain)
+    for whole, fewer, kept in zip(chain.blocks, pruned.chain.blocks, pruned.options, strict=True):
         assert fewer.options == tuple(whole.options[i] for i in kept)
         assert list(kept) == sorted(set(kept))
         for measure in (
@@ -44,16 +47,16 @@ def test_the_extremes_stay(seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_plans_are_nearly_as_good_and_name_the_options_of_the_whole_chain(seed):
     chain = chain_of(seed)
-    priced = prune_options(chain)
+    pruned = prune_options(chain)
     assert any(
-        len(few.options) < len(all_.options) for few, all_ in zip(priced.chain.blocks, chain.blocks, strict=True)
+        len(few.options) < len(all_.options) for few, all_ in zip(pruned.chain.blocks, chain.blocks, strict=True)
     )
     least = minimum_budget(chain)
     for budget in (least * 2, least * 3, least * 5):
-        best, found = solve(chain, budget), solve(priced.chain, budget)
+        best, found = solve(chain, budget), solve(pruned.chain, budget)
         assert best is not None and found is not None
-        steps = priced.original(found.steps)
-        assert simulate_chain(chain, steps) == simulate_chain(priced.chain, found.steps)
+        steps = pruned.restore_options(found.steps)
+        assert simulate_chain(chain, steps) == simulate_chain(pruned.chain, found.steps)
         assert best.seconds <= found.seconds * (1 + 1e-6)
         assert found.seconds <= best.seconds * 1.02
         assert [s for s in steps if not isinstance(s, ForwardSave)] == [

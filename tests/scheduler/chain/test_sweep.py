@@ -7,9 +7,10 @@ import pytest
 from bathyal.memory.errors import ConfigError
 from bathyal.scheduler.chain.least_memory import minimum_budget
 from bathyal.scheduler.chain.portfolio import solve
-from bathyal.scheduler.chain.states import keep_everything
+from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.step_writer import keep_everything
 from bathyal.scheduler.chain.sweep import sweep
-from bathyal.scheduler.chain.types import Chain, simulate_chain
+from bathyal.scheduler.chain.types import Chain
 from tests.support.random_chains import budgets_of, random_chain
 
 

@@ -7,8 +7,8 @@ import pytest
 from bathyal.layers.graph import Phase, Role
 from bathyal.scheduler.blocks.model import background_bytes, chain_model, choose_kernels, expand
 from bathyal.scheduler.chain.portfolio import solve
-from bathyal.scheduler.chain.states import keep_everything
-from bathyal.scheduler.chain.types import simulate_chain
+from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.step_writer import keep_everything
 from bathyal.scheduler.layout.kernels import Kernels, fast_gradients, fastest_that_fits, least_workspace
 from bathyal.scheduler.layout.lifetimes import Lifetimes, find_lifetimes
 from bathyal.scheduler.plan.costs import CostTable, KernelCost

@@ -7,17 +7,17 @@ import pytest
 
 from bathyal.memory.errors import BudgetError, ConfigError
 from bathyal.scheduler.chain.portfolio import solve
-from bathyal.scheduler.chain.revolve import forward_steps, most_slots, revolve_steps
+from bathyal.scheduler.chain.revolve import most_slots, revolve_steps
 from bathyal.scheduler.chain.sequential import sequential_steps
+from bathyal.scheduler.chain.simulate import simulate_chain
 from bathyal.scheduler.chain.types import (
     Backward,
-    Block,
     Chain,
+    ChainBlock,
+    ChainOption,
     ForwardCheckpoint,
     ForwardDiscard,
     ForwardSave,
-    Option,
-    simulate_chain,
 )
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
@@ -29,8 +29,8 @@ from tests.support.random_networks import random_problem
 
 def homogeneous(count, saved=1):
     """`count` equal blocks of unit input, and a loss that takes nothing."""
-    block = Block(1, 1, 1.0, 0, (Option(saved, 1.0, 1.0, 0, 0),))
-    return Chain((block,) * count + (Block(1, 1, 0.0, 0, (Option(0, 0.0, 0.0, 0, 0),)),))
+    block = ChainBlock(1, 1, 1.0, 0, (ChainOption(saved, 1.0, 1.0, 0, 0),))
+    return Chain((block,) * count + (ChainBlock(1, 1, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 0),)),))
 
 
 def fewest(length, slots, known):
@@ -44,6 +44,12 @@ def fewest(length, slots, known):
             k + fewest(length - k, slots - 1, known) + fewest(k, slots, known) for k in range(1, length)
         )
     return known[length, slots]
+
+
+def forward_steps(length, slots):
+    """t(l, s) in closed form: Griewank and Walther (2000), r·l - β(s + 1, r - 1), r the least with l <= β(s, r)."""
+    repeated = next(r for r in range(length + 1) if length <= math.comb(slots + r, slots))
+    return repeated * length - math.comb(slots + repeated, repeated - 1) if repeated else 0
 
 
 def plain(steps):

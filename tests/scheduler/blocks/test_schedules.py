@@ -1,4 +1,4 @@
-"""Ways through a block against every way there is, found without the search."""
+"""Schedules of a block against every schedule there is, found without the search."""
 
 from itertools import pairwise
 
@@ -25,10 +25,11 @@ from bathyal.layers import (
 )
 from bathyal.layers.graph import Phase
 from bathyal.layers.merge import Concat
-from bathyal.scheduler.blocks import options
+from bathyal.scheduler.blocks import schedules, search_space
 from bathyal.scheduler.blocks.cut import split_blocks
-from bathyal.scheduler.blocks.options import DROPPABLE, find_schedules
-from bathyal.scheduler.blocks.passes import Passes
+from bathyal.scheduler.blocks.passes import PassCosts
+from bathyal.scheduler.blocks.schedules import find_schedules
+from bathyal.scheduler.blocks.search_space import MOST_DROPPABLE
 from bathyal.scheduler.layout.kernels import Kernels, least_workspace
 from tests.support.random_networks import random_problem
 
@@ -46,18 +47,18 @@ def first_block(*layers):
     graph = lower(training_graph(forward_graph(Sequential(*layers, *END), (2, 3, 6, 6)), SGD()), NullBackend())
     costs = estimate(graph, NullBackend())
     blocks = split_blocks(graph)
-    passes = Passes(graph, costs, least_workspace(costs, Kernels.FIXED))
+    passes = PassCosts(graph, costs, least_workspace(costs, Kernels.FIXED))
     return blocks[0], blocks[1].input, blocks[1].gradient, passes
 
 
-def measured(block, _output, incoming, passes, saved, order):
-    """What the planner knows of a way: bytes held, seconds, and the peak of its backward pass."""
+def measure(block, _output, incoming, passes, saved, order):
+    """What the planner knows of a schedule: bytes held, seconds, and the peak of its backward pass."""
     there = [block.input, *sorted(saved), incoming]
     peak = passes.peak(order, there, [block.input, block.gradient])
     return passes.nbytes(saved), passes.seconds(order), peak
 
 
-def every_way(block, output, _incoming, passes):
+def every_schedule(block, output, _incoming, passes):
     """All sets, and all orders that put at most `REPEATS` forward operations between the backward ones."""
     ops = passes.graph.ops
     made = {t: op for op in block.forward for t in ops[op].outputs}
@@ -86,28 +87,30 @@ def every_way(block, output, _incoming, passes):
 
 @pytest.mark.parametrize("name", SMALL_BLOCKS)
 def test_nothing_is_better_than_what_is_found(name, monkeypatch):
-    monkeypatch.setattr(options, "SMALL", 10**9)
+    monkeypatch.setattr(search_space, "SMALL", 10**9)
     case = first_block(*SMALL_BLOCKS[name])
-    found = {measured(*case, way.saved, way.backward) for way in find_schedules(*case)}
+    found = {measure(*case, schedule.saved, schedule.backward) for schedule in find_schedules(*case)}
     assert len(found) > 1
     looked_at = 0
-    for saved, order in every_way(*case):
-        numbers = measured(*case, saved, order)
+    for saved, order in every_schedule(*case):
+        numbers = measure(*case, saved, order)
         looked_at += 1
         assert any(all(a <= b * (1 + 1e-12) for a, b in zip(other, numbers, strict=True)) for other in found), order
     assert looked_at > 100
 
 
-def check_ways(block, output, incoming, passes):
+def check_schedules(block, output, incoming, passes):
     ops = passes.graph.ops
-    ways = find_schedules(block, output, incoming, passes)
-    assert any(sorted(way.backward) == sorted(block.backward) and way.saved == block.saved for way in ways)
-    for way in ways:
-        assert way.saved <= block.saved and output in way.saved
-        assert sorted(op for op in way.backward if ops[op].phase is not Phase.FORWARD) == sorted(block.backward)
-        there = {block.input, incoming, *way.saved} | passes.kept
+    found = find_schedules(block, output, incoming, passes)
+    assert any(
+        sorted(schedule.backward) == sorted(block.backward) and schedule.saved == block.saved for schedule in found
+    )
+    for schedule in found:
+        assert schedule.saved <= block.saved and output in schedule.saved
+        assert sorted(op for op in schedule.backward if ops[op].phase is not Phase.FORWARD) == sorted(block.backward)
+        there = {block.input, incoming, *schedule.saved} | passes.kept
         updated = set()
-        for op in way.backward:
+        for op in schedule.backward:
             for t in ops[op].inputs:
                 assert t in there or t not in {t for o in (*block.forward, *block.backward) for t in ops[o].outputs}
                 updater = next((o.id for o in ops if t in o.updates), op)
@@ -115,42 +118,43 @@ def check_ways(block, output, incoming, passes):
             assert ops[op].phase is not Phase.FORWARD or not ops[op].updates
             there.update(ops[op].outputs)
             updated.update(ops[op].updates)
-    return ways
+    return found
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_ways_have_all_operands_and_repeat_forward_operations_alone(seed):
+def test_schedules_have_all_operands_and_repeat_forward_operations_alone(seed):
     problem = random_problem(seed)
-    passes = Passes(problem.graph, problem.costs, least_workspace(problem.costs, Kernels.FIXED))
+    passes = PassCosts(problem.graph, problem.costs, least_workspace(problem.costs, Kernels.FIXED))
     blocks = split_blocks(problem.graph)
     for block, following in pairwise(blocks):
-        check_ways(block, following.input, following.gradient, passes)
+        check_schedules(block, following.input, following.gradient, passes)
 
 
 def test_a_block_of_many_tensors_is_searched_in_part(caplog):
     branches = [Sequential(Conv2d(2, 1), BatchNorm2d(), Tanh(), Conv2d(2, 1), BatchNorm2d(), Tanh()) for _ in range(5)]
     case = first_block(Branches(*branches, merge=Concat()))
     with caplog.at_level("INFO"):
-        ways = check_ways(*case)
-    assert f"{DROPPABLE} of 20" in caplog.text
-    least = min(way.saved for way in sorted(ways, key=lambda way: len(way.saved)))
-    assert len(case[0].saved) - len(least) <= DROPPABLE
+        found = check_schedules(*case)
+    assert f"{MOST_DROPPABLE} of 20" in caplog.text
+    least = min(schedule.saved for schedule in sorted(found, key=lambda schedule: len(schedule.saved)))
+    assert len(case[0].saved) - len(least) <= MOST_DROPPABLE
 
 
 def test_the_search_ends_at_a_number_of_labels(monkeypatch, caplog):
-    monkeypatch.setattr(options, "LABELS", 20)
+    monkeypatch.setattr(schedules, "MOST_LABELS", 20)
     case = first_block(*SMALL_BLOCKS["normalized twice"])
     with caplog.at_level("INFO"):
-        check_ways(*case)
+        check_schedules(*case)
     assert "the search ends" in caplog.text
 
 
 def test_what_is_cheap_to_make_is_dropped_first():
     case = first_block(Conv2d(16, 5, padding=2), BatchNorm2d(), ReLU(), Dropout(0.2), Tanh())
     passes = case[-1]
-    ways = sorted(find_schedules(*case), key=lambda way: passes.seconds(way.backward))
+    found = sorted(find_schedules(*case), key=lambda schedule: passes.seconds(schedule.backward))
     dropped = [
-        {passes.graph.ops[op].kind for op in way.backward} & {"conv2d", "relu", "batch_norm_training"} for way in ways
+        {passes.graph.ops[op].kind for op in schedule.backward} & {"conv2d", "relu", "batch_norm_training"}
+        for schedule in found
     ]
     assert dropped[0] == set()
     assert "conv2d" not in dropped[1] and dropped[1]
