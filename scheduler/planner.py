@@ -7,7 +7,6 @@ beside it, puts the plan into numbers and has it verified. The strategies and wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -70,10 +69,6 @@ class StrategyPlanner:
     def least_bytes(self) -> int:
         """The smallest budget that works."""
         return self._smallest.end
-
-    def prepare(self, budgets: Sequence[int]) -> None:
-        """Say for which budgets `plan` is going to be asked, so that the strategy can share work between them."""
-        self._strategy.prepare(budgets)
 
     def plan(self, budget_bytes: int) -> Plan:
         """Make the verified plan within `budget_bytes`.

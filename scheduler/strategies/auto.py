@@ -29,11 +29,6 @@ class BestOf(Strategy):
         """Return the fastest plan; None where no strategy has one."""
         return self._placer.fastest_of((s.fastest(budget_bytes) for s in self._strategies), budget_bytes)
 
-    def prepare(self, budgets: Sequence[int]) -> None:
-        """Tell every strategy the budgets."""
-        for strategy in self._strategies:
-            strategy.prepare(budgets)
-
     def chain_bound_seconds(self, budget_bytes: int) -> float:
         """Return the highest bound of the strategies."""
         return max(strategy.chain_bound_seconds(budget_bytes) for strategy in self._strategies)

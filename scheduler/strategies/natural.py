@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -67,10 +66,6 @@ class NaturalFirst(Strategy):
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the graph's own order where it fits, else what the other strategy finds."""
         return self._natural.fastest(budget_bytes) or self._otherwise.fastest(budget_bytes)
-
-    def prepare(self, budgets: Sequence[int]) -> None:
-        """Tell the other strategy the budgets for which the graph's own order may not fit."""
-        self._otherwise.prepare([budget for budget in budgets if self._natural.fastest(budget) is None])
 
     def chain_bound_seconds(self, budget_bytes: int) -> float:
         """Return the other strategy's bound."""

@@ -7,7 +7,7 @@ addresses follow from an order (`Placer`), and the planner verifies what comes o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -50,10 +50,6 @@ class Strategy(ABC):
 
         It is asked for budgets of at least `smallest().end` alone. Where it finds none, the planner takes `smallest()`.
         """
-
-    def prepare(self, budgets: Sequence[int]) -> None:
-        """Hear for which budgets `fastest` is going to be asked, so that work can be shared between them."""
-        return None
 
     def chain_bound_seconds(self, budget_bytes: int) -> float:
         """Return the seconds below which no plan of the chain's options is; 0 where the strategy has no such bound."""

@@ -16,7 +16,6 @@ import bathyal as bt
 from bathyal.cli import main
 from bathyal.layers.graph import Graph, Phase, Role
 from bathyal.layers.kinds import KINDS
-from bathyal.scheduler.curve import curve
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
 from bathyal.scheduler.strategies import (
     STRATEGIES,
@@ -227,18 +226,6 @@ def test_the_command_line_takes_its_name(capsys):
         assert "recompute-cheap:K" in json.loads(capsys.readouterr().out)["strategies"]
     assert main(["plan", *network, "--memory", "64 MiB", "--strategy", "recompute-cheap"]) != 0
     assert "expected one of auto, keep" in capsys.readouterr().err
-
-
-def test_a_curve_says_its_budgets_before():
-    heard = []
-
-    class Listening(RecomputeCheap):
-        def prepare(self, budgets):
-            heard.extend(budgets)
-
-    with registered(bt.StrategyKind("listening", Listening.make, natural_first=False)):
-        budgets = [point.budget_bytes for point in curve(random_problem(0), ["listening"], 3)]
-    assert set(heard) == set(budgets)
 
 
 def wrong_orders(problem):
