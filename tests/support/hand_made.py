@@ -38,8 +38,8 @@ class Cached:
     problem: Problem
     order: list[int]
     lifetimes: Lifetimes
-    residents: UseTable
-    timed: Timing
+    uses: UseTable
+    timing: Timing
 
 
 def cached(problem: Problem, order: Sequence[int] | None = None) -> Cached:

@@ -26,15 +26,15 @@ def cases():
     """Random networks in three orders, and graphs of a few operations, each with rooms from the least on."""
     found = [cached(p, o) for p in (linked(random_problem(s), "offload", s) for s in SEEDS) for o in orders(p)]
     for case in (*found, *(drawn(seed, 12) for seed in range(60))):
-        least, most = case.residents.least_bytes(), case.residents.fixed_bytes + sum(case.residents.nbytes)
+        least, most = case.uses.least_bytes(), case.uses.fixed_bytes + sum(case.uses.nbytes)
         for room in (least, least + (most - least) // 16, least + (most - least) // 6):
             for eviction in EvictionRule:
                 yield case, room, eviction
 
 
 def moved(case, room, eviction):
-    schedule = schedule_cache(case.residents, 0, room, eviction, case.timed)
-    return schedule, with_moves(case.order, case.lifetimes, schedule, case.timed)
+    schedule = schedule_cache(case.uses, 0, room, eviction, case.timing)
+    return schedule, with_moves(case.order, case.lifetimes, schedule, case.timing)
 
 
 def arena(case, room):
@@ -91,14 +91,14 @@ def test_on_an_infinitely_fast_link_nothing_waits():
         costs = CostTable(case.problem.costs.kernels, INSTANT)
         fast = cached(replace(case.problem, costs=costs), case.order)
         plan = offloaded(fast, arena(case, room), eviction)
-        assert plan.predicted_seconds == pytest.approx(sum(case.timed.seconds))
+        assert plan.predicted_seconds == pytest.approx(sum(case.timing.seconds))
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 14), st.sampled_from(EvictionRule), st.floats(0, 1))
 def test_drawn_graphs_run_byte_by_byte(seed, operations, eviction, share):
     case = drawn(seed, operations)
-    least, most = case.residents.least_bytes(), case.residents.fixed_bytes + sum(case.residents.nbytes)
+    least, most = case.uses.least_bytes(), case.uses.fixed_bytes + sum(case.uses.nbytes)
     room = int(least + (most - least) * share**3)
     plan = offloaded(case, room, eviction)
     assert plan.peak_bytes <= room
@@ -147,7 +147,7 @@ def test_what_the_host_wrote_can_leave_before_anybody_has_read_it():
     """The second input is read last; meanwhile its room is needed."""
     rows = [("concat", (0,), (2,)), ("concat", (2,), (3,)), ("concat", (3,), (4,)), ("concat", (4, 1), (5,))]
     case = hand_made(rows, [64, PAGE, PAGE, PAGE, 64, 64], [1.0] * 4, Link(PAGE, PAGE))
-    plan = offloaded(case, case.residents.least_bytes(), EvictionRule.FARTHEST)
+    plan = offloaded(case, case.uses.least_bytes(), EvictionRule.FARTHEST)
     assert [plan.copies[step.copy].tensor for step in plan.steps if isinstance(step, Fetch)] == [1]
 
 

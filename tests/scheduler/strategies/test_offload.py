@@ -50,8 +50,8 @@ def ways(case):
     A tensor is read by the next operation and by one of the backward pass. Between these two it may be sent before one
     operation, waited for before the same or a later one, and sent for before the same or a later one.
     """
-    sizes, link = [t.nbytes for t in case.problem.graph.tensors], case.timed.link
-    ops, seconds = case.problem.graph.ops, case.timed.seconds
+    sizes, link = [t.nbytes for t in case.problem.graph.tensors], case.timing.link
+    ops, seconds = case.problem.graph.ops, case.timing.seconds
     births = dict.fromkeys(range(len(sizes)), 0) | {t: op.id for op in ops for t in op.outputs}
     deaths = {t: max([births[t], *(op.id for op in ops if t in op.inputs)]) for t in births}
     gaps = {n: (n, deaths[n]) for n in range(FORWARD) if deaths[n] > n + 1}
