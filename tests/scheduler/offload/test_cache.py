@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bathyal.scheduler.offload.cache import Eviction, EvictionRule, Timing, schedule_cache
 from bathyal.scheduler.plan.link import Link
 from bathyal.scheduler.plan.steps import PAGE, Run
-from tests.support.hand_made import cached, drawn, hand_made, orders
+from tests.support.hand_made import draw_case, hand_made, list_orders, make_case
 from tests.support.random_networks import random_problem
 from tests.support.spilling import linked, random_link
 
@@ -22,8 +22,8 @@ def cases():
     """Random networks in three orders, with and without recomputation, and graphs of a few operations."""
     for seed in SEEDS:
         problem = linked(random_problem(seed), "offload", seed)
-        yield from (cached(problem, order) for order in orders(problem))
-    yield from (drawn(seed, 12) for seed in range(60))
+        yield from (make_case(problem, order) for order in list_orders(problem))
+    yield from (draw_case(seed, 12) for seed in range(60))
 
 
 def needed_for_all(case):
@@ -121,7 +121,7 @@ def test_what_may_not_leave_stays():
 @given(st.integers(0, 10**6), st.integers(2, 16), st.sampled_from(EvictionRule), st.floats(0, 1))
 def test_drawn_graphs(seed, operations, eviction, share):
     """Outputs of more than a page, tensors used in place, images that are read late or never."""
-    case = drawn(seed, operations)
+    case = draw_case(seed, operations)
     least, most = case.uses.least_bytes(), needed_for_all(case)
     room = int(least + (most - least) * share**3)
     check(case, room, schedule_cache(case.uses, 0, room, eviction, case.timing))
@@ -157,7 +157,7 @@ def test_of_pages_the_least_recently_used_leave_or_those_whose_next_use_is_farth
     """On a link that takes no time nobody comes early, and any hole will do: the rules decide alone."""
     left = 0
     for seed in range(150):
-        case = drawn(seed, 14, sizes=(PAGE,))
+        case = draw_case(seed, 14, sizes=(PAGE,))
         case = replace(case, timing=Timing(case.timing.seconds, [False] * len(case.order), INSTANT))
         least = case.uses.least_bytes()
         for room in (least, least + PAGE, least + 2 * PAGE):
