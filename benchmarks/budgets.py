@@ -1,13 +1,15 @@
-"""What a budget costs: seconds a step at the state and a share of the activations, against our own step with no limit.
+"""What a budget costs: seconds a step at the state and a share of the activations, by those of our step with no limit.
 
-Run: .venv/bin/python benchmarks/budgets.py [--quick] [--threads N] [--steps N] [--strategy NAME] [--rate GB/S] [MODEL ...]
+Run: .venv/bin/python benchmarks/budgets.py [--quick] [--threads N] [--steps N] [--strategy NAME] [--rate GB/S]
+     [MODEL ...]
 
 The share is of the bytes that the forward pass holds at its end when nothing is fused, padded or computed again. All
 budgets of a network are open at once and take their steps in turn, so that whatever else the machine does falls on all
-alike; the seconds of kernels are measured anew. With `--rate`, tensors may leave for a disk (`--spill-dir`) whose transfers
-are held up to so many GB (10⁹ bytes) a second in each direction; the disk must be faster. For each budget: its seconds by those with no limit, as predicted and
-as measured (medians); measured by predicted seconds; how far the predicted ones are above the certified bound; and
-the arena by the bytes that live in it at the worst moment; and what leaves in a step.
+alike; the seconds of kernels are measured anew. With `--rate`, tensors may leave for a disk (`--spill-dir`) whose
+transfers are held up to so many GB (10⁹ bytes) a second in each direction; the disk must be faster. Printed for each
+budget are its seconds by those with no limit, as predicted and as measured (medians); measured by predicted seconds;
+predicted seconds by the certified bound; the arena by the bytes that live in it at the worst moment; and what leaves in
+a step.
 """
 
 import argparse
@@ -41,6 +43,8 @@ WITH_LINK = {
     ("resnet152", 1.5): {0.15: 1.10, 0.1: 1.15},
 }
 """The same for a network and the rate of a link."""
+QUICK_SURPLUS = 4
+"""Of small images so much more than their share is given: beside them the largest operations need relatively more."""
 MIB = 2**20
 
 
@@ -95,13 +99,13 @@ def measure(model: str, options: argparse.Namespace) -> None:
         rate = options.rate * 1e9
         moves = {"link": f"{options.rate} GB", "make_tier": lambda nbytes: SlowDisk(folder, nbytes, rate)}
     shape = (2, 3, 64, 64) if options.quick else (8, 3, 224, 224)
-    held *= MIB * (np.prod(shape) / (8 * 3 * 224 * 224) * 1.5 if options.quick else 1)
+    held *= MIB * (np.prod(shape) / (8 * 3 * 224 * 224) * QUICK_SURPLUS if options.quick else 1)
     steps = 2 if options.quick else options.steps
     rng = np.random.default_rng(0)
     images, labels = rng.normal(size=shape).astype(np.float32), rng.integers(0, 1000, shape[0])
     with ExitStack() as stack:
 
-        def opened(memory: int) -> bt.Trainer:
+        def open_trainer(memory: int) -> bt.Trainer:
             return stack.enter_context(
                 bt.Trainer(
                     build_model(model),
@@ -114,9 +118,9 @@ def measure(model: str, options: argparse.Namespace) -> None:
                 )
             )
 
-        free = opened(int(6 * held) + 2**30)
+        free = open_trainer(int(6 * held) + 2**30)
         state = free.planned.graph.state_bytes
-        trainers = {"no limit": free} | {f"state + {s:.0%}": opened(state + int(s * held)) for s in shares}
+        trainers = {"no limit": free} | {f"state + {s:.0%}": open_trainer(state + int(s * held)) for s in shares}
         seconds: dict[str, list[float]] = {name: [] for name in trainers}
         for turn in trange(steps + 1, leave=False, disable=None):
             for name, trainer in trainers.items():

@@ -3,6 +3,7 @@
 Run: .venv/bin/python benchmarks/executor_overhead.py [MODEL]
 """
 
+import argparse
 import statistics
 import sys
 
@@ -16,8 +17,10 @@ SHAPE = (1, 3, 64, 64)
 STEPS = 21
 
 
-def main() -> None:
-    name = sys.argv[1] if len(sys.argv) > 1 else "resnet152"
+def main() -> int:
+    asked = argparse.ArgumentParser(description="What the executor costs per operation.")
+    asked.add_argument("model", nargs="?", default="resnet152")
+    name = asked.parse_args().model
     feeds = (np.zeros(SHAPE, np.float32), np.zeros(1, np.int64))
     with bt.Trainer(build_model(name), SHAPE, backend="null", costs="analytic", memory="4 GiB") as trainer:
         trainer.train_step(*feeds)
@@ -26,7 +29,8 @@ def main() -> None:
     print(
         f"{name}: {steps} operations a step, {1e6 * statistics.median(seconds) / steps:.2f} µs each (median of {STEPS})"
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Everything that only a GPU can show, in at most five minutes: facts, operations, bits, memory, overlap, throughput, depth.
+"""Everything that only a GPU can show, in five minutes: facts, operations, bits, memory, overlap, throughput, depth.
 
 Run: python benchmarks/gpu_check.py [--out FILE] [--only SECTION ...] [--math float32|tf32|bf16] [--batch N]
 
@@ -19,16 +19,14 @@ import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / ".types"))
-sys.path.insert(0, str(HERE.parent / "tests" / "support"))
-
 MIB = 2**20
 SHARES = (1.0, 0.5, 0.25)
 """Of the activations, beside the state."""
 
 
-def carried_wheel() -> None:
-    """Make the package `cudnn` importable."""
+def prepare_imports() -> None:
+    """Make the package `cudnn`, and this checkout with its tests, importable."""
+    sys.path.insert(0, str(HERE.parent))
     try:
         import cudnn  # noqa: F401 - whether it is there
     except ImportError:
@@ -128,18 +126,18 @@ def trainer(options, model, batch, memory, **choices):
     choices = {"backend": "cuda", "math": options.math, **choices}
     shape = (batch, 3, options.image, options.image)
 
-    def opened(nbytes):
+    def open_trainer(nbytes):
         optimizer = bt.SGD(0.01, momentum=0.9)
         return bt.Trainer(build_model(model), shape, optimizer=optimizer, memory=nbytes, cache=options.cache, **choices)
 
-    made = opened(memory)
+    made = open_trainer(memory)
     try:
         _ = made.plan
     except bt.BudgetError as error:
         if not error.least_bytes:
             raise
         made.close()
-        made = opened(error.least_bytes)
+        made = open_trainer(error.least_bytes)
     rng = np.random.default_rng(0)
     return made, rng.normal(size=shape).astype(np.float32), rng.integers(0, 1000, batch)
 
@@ -320,7 +318,7 @@ def main() -> int:
     asked.add_argument("--depths", type=int, nargs="*", default=[400, 800, 1600], help="blocks of the third stage")
     asked.add_argument("--cache", default=tempfile.mkdtemp())
     options = asked.parse_args()
-    carried_wheel()
+    prepare_imports()
     lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done = {line["section"]: line for line in lines}
     for name in options.only:

@@ -3,10 +3,10 @@
 Run: .venv/bin/python benchmarks/peers.py [--quick] [--threads N] [--steps N] [MODEL ...]
 
 First, for each network, seconds a step on both sides without a limit, measured in turn by the code of `bathyal
-compare`. Then ResNet-50 with whole processes under limits that the kernel enforces (root and a memory cgroup are needed).
-Then for each network the seconds of every kind of operation, from the cost table that the plan was made with, and the
-rate of arithmetic of a whole step against what one large matrix product reaches on this machine. Last, what a budget
-costs (`budgets.py`), and what the executor costs per operation (`executor_overhead.py`).
+compare`. Then ResNet-50 with whole processes under limits that the kernel enforces (root and a memory cgroup are
+needed). Then for each network the seconds of every kind of operation, from the cost table that the plan was made with,
+and the rate of arithmetic of a whole step against what one large matrix product reaches on this machine. Last, what a
+budget costs (`budgets.py`), and what the executor costs per operation (`executor_overhead.py`).
 """
 
 import argparse
@@ -63,7 +63,7 @@ def main() -> int:
         seconds[model] = compare(model, command, choices[model], "" if options.quick else "<= {:.2f}")
     if "resnet50" in choices and not options.quick:
         print()
-        limited(options, seconds["resnet50"])
+        compare_limited(options, seconds["resnet50"])
     for model, choice in choices.items():
         print()
         by_kind(model, choice, seconds[model], peak)
@@ -95,7 +95,7 @@ def compare(model: str, command: argparse.Namespace, choice: NetworkChoice, targ
     return found
 
 
-def limited(options: argparse.Namespace, free: float | None) -> None:
+def compare_limited(options: argparse.Namespace, free: float | None) -> None:
     """Run ResNet-50 under limits on whole processes and print both sides."""
     print(f"resnet50 {'limit':>13}  {'side':<18}{'s per step':>11}{'peak MiB':>10}{'by no limit':>13}{'ratio':>8}")
     for memory, limit, peer in LIMITED:
@@ -147,8 +147,8 @@ def by_kind(model: str, choice: NetworkChoice, measured: float | None, peak: flo
     if measured:
         reached = sum(entry[2] for entry in took.values()) / measured
         print(
-            f"  whole step, measured: {1e3 * measured:.1f} ms, {1e-9 * reached:.1f} GFLOP/s = {100 * reached / peak:.0f} % of "
-            f"the {1e-9 * peak:.1f} GFLOP/s of a product of {PRODUCT}² matrices"
+            f"  whole step, measured: {1e3 * measured:.1f} ms, {1e-9 * reached:.1f} GFLOP/s = "
+            f"{100 * reached / peak:.0f} % of the {1e-9 * peak:.1f} GFLOP/s of a product of {PRODUCT}² matrices"
         )
 
 

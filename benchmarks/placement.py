@@ -1,4 +1,4 @@
-"""How far the arena lies above the live peak: every bundled network, strategy and budget that has a plan, the worst first.
+"""How far the arena lies above the live peak, for every bundled network, strategy and budget, the worst first.
 
 Run: .venv/bin/python benchmarks/placement.py [--models resnet18,vgg16] [--rows 20]
 

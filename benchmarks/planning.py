@@ -1,12 +1,13 @@
-"""What planning takes: seconds, memory and the gap to the bound, for chains of many blocks and for every bundled network.
+"""What planning takes, for chains of many blocks and for every bundled network: seconds, memory, the gap to the bound.
 
 Run: .venv/bin/python benchmarks/planning.py [--quick] [--json] [--case resnet2500@0.05 [--floor]]
 
-Chains are those of bottleneck networks. The first gap is to the bound on all plans of the chain's options, the second to
-the bound on every plan that moves nothing out, whatever it runs when. Networks are planned whole on the backend `null`: graph, chain, instances, addresses
-and verification, at the state and shares of what the forward pass holds at its end. Each case runs in a process of its
-own, so that peak memory is its own. `--floor` adds to one case of a network the gap to the exact program with sizes
-rounded down, in at least 500 units: no plan that keeps what it stores until its use is faster; half a minute.
+Chains are those of bottleneck networks. The first gap is to the bound on all plans of the chain's options, the second
+to the bound on every plan that moves nothing out, whatever it runs when. Networks are planned whole on the backend
+`null` (graph, chain, instances, addresses and verification), at the state and shares of what the forward pass holds at
+its end. Each case runs in a process of its own, so that peak memory is its own. `--floor` adds to one case of a network
+the gap to the exact program with sizes rounded down, in at least 500 units, which no plan that keeps what it stores
+until its use can beat; it takes half a minute.
 """
 
 import argparse
@@ -62,9 +63,8 @@ def main() -> int:
     names = [str(CHAINS[0]), "resnet18"] if options.quick else [*map(str, CHAINS), *MODELS]
     cases = [f"{name}@{share}" for name in names for share in (SHARES[1:2] if options.quick else SHARES)]
     if not options.json:
-        print(
-            f"{'case':<18}{'MiB':>9}{'seconds':>9}{'ratio':>8}{'gap %':>8}{'of all %':>10}{'placement':>11}{'peak MiB':>10}"
-        )
+        print(f"{'case':<18}{'MiB':>9}{'seconds':>9}{'ratio':>8}{'gap %':>8}{'of all %':>10}", end="")
+        print(f"{'placement':>11}{'peak MiB':>10}")
     for case in tqdm(cases, leave=False, disable=None):
         command = [sys.executable, __file__, "--case", case]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,9 +2,10 @@
 
 Run: .venv/bin/python benchmarks/smallest.py [--quick] [--batch N] [MODEL ...]
 
-No plan can do with less than what the largest operation reads and makes, less what it may make in place of what it reads;
-beside that lie only the small tensors of the state and small activations, which do not move. The first ratio is to all that
-it reads and makes, the second to what it needs where it works in place. Networks are planned on the backend `null`, costs by arithmetic.
+No plan can do with less than what the largest operation reads and makes, less what it may write over what it reads.
+Beside that lie only the small tensors of the state and small activations, which do not move. The first ratio is to all
+that the operation reads and makes, the second to what it needs where it works in place. Networks are planned on the
+backend `null`, with costs by arithmetic.
 """
 
 import argparse
@@ -24,12 +25,12 @@ MIB = 2**20
 
 
 def operands(graph: Graph, op: Op) -> int:
-    """Bytes that an operation reads and makes."""
+    """The bytes that an operation reads and makes."""
     return sum(aligned_size(graph.tensors[t]) for t in {*op.inputs, *op.outputs})
 
 
-def inplace_reuses(graph: Graph, op: Op) -> int:
-    """Bytes of what it reads that it may make something else in."""
+def inplace_bytes(graph: Graph, op: Op) -> int:
+    """The most bytes that an operation may write over one of its inputs."""
     pairs = [p for p in KINDS[op.kind].inplace if p[0] < len(op.outputs) and p[1] < len(op.inputs)]
     sizes = [(graph.tensors[op.outputs[a]].nbytes, graph.tensors[op.inputs[b]].nbytes) for a, b in pairs]
     return max((made for made, read in sizes if made == read), default=0)
@@ -42,9 +43,8 @@ def main() -> int:
     asked.add_argument("--quick", action="store_true", help="one network: does it run?")
     options = asked.parse_args()
     names = ["resnet18"] if options.quick else options.models
-    print(
-        f"{'network':<13}{'state MiB':>11}{'largest operation':>19}{'smallest budget':>17}{'ratio':>8}{'in place':>10}{'seconds':>9}"
-    )
+    print(f"{'network':<13}{'state MiB':>11}{'largest operation':>19}{'smallest budget':>17}", end="")
+    print(f"{'ratio':>8}{'in place':>10}{'seconds':>9}")
     for name in names:
         entry = MODELS[name]
         shape = (options.batch, entry.channels, entry.image_side, entry.image_side)
@@ -54,7 +54,7 @@ def main() -> int:
         problem, _ = problem_without_memory(build_model(name), settings, Mode.TRAINING)
         graph = problem.graph
         largest = max(operands(graph, op) for op in graph.ops)
-        in_place = max(operands(graph, op) - inplace_reuses(graph, op) for op in graph.ops)
+        in_place = max(operands(graph, op) - inplace_bytes(graph, op) for op in graph.ops)
         begin = time.perf_counter()
         least = StrategyPlanner(problem, "stream").least_bytes
         print(

@@ -1,12 +1,13 @@
 """Strategies that move tensors to a disk beside `chain`, at the same budgets: seconds, bytes moved, how much is hidden.
 
-Run: .venv/bin/python benchmarks/transfers.py [--quick] [--steps N] [--threads N] [--share S] [--spill-dir FOLDER] [MODEL@BATCH ...]
+Run: .venv/bin/python benchmarks/transfers.py [--quick] [--steps N] [--threads N] [--share S] [--spill-dir FOLDER]
+     [MODEL@BATCH ...]
 
-The budget is the state and a share of what the network's own order needs beside it. All strategies of a network are open
-at once and take their steps in turn, so that whatever else the machine does falls on all alike; kernels and disk are
-measured anew. For each: the arena, seconds of a step as measured (median) and by those predicted, seconds by those of
-`chain`, what leaves and comes back, seconds that the computation waited, and the share of the transfers' own time that
-was hidden behind it.
+The budget is the state and a share of what the network's own order needs beside it. All strategies of a network are
+open at once and take their steps in turn, so that whatever else the machine does falls on all alike; kernels and disk
+are measured anew. For each: the arena, seconds of a step as measured (median) and by those predicted, seconds by those
+of `chain`, what leaves and comes back, seconds that the computation waited, and the share of the transfers' own time
+that was hidden behind it.
 """
 
 import argparse
@@ -96,7 +97,8 @@ def measure(case: str, options: argparse.Namespace) -> None:
             by_chain = "" if chain is None else f"{found / chain:.3f}"
             print(
                 f"{case:<12}{name:<14}{plan.peak_bytes / MIB:>8.0f}{found:>9.3f}{found / plan.predicted_seconds:>14.3f}"
-                f"{by_chain:>10}{plan.offloaded_bytes / MIB:>9.0f}{plan.fetched_bytes / MIB:>8.0f}{waited:>8.3f}{hidden:>8}",
+                f"{by_chain:>10}{plan.offloaded_bytes / MIB:>9.0f}{plan.fetched_bytes / MIB:>8.0f}{waited:>8.3f}"
+                f"{hidden:>8}",
                 flush=True,
             )
 

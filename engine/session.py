@@ -32,7 +32,7 @@ from ..scheduler.layout.problem import Problem
 from ..scheduler.plan.costs import CostTable
 from ..scheduler.plan.explain import explain
 from ..scheduler.plan.link import parse_link
-from ..scheduler.plan.state_layout import StateLayout, lay_out_state, planned_layout
+from ..scheduler.plan.state_layout import StateLayout, infer_layout, lay_out_state
 from ..scheduler.plan.steps import Plan
 from ..scheduler.plan.verify import verify
 from ..scheduler.planner import make_plan
@@ -242,7 +242,7 @@ class Session:
     @property
     def state_layout(self) -> StateLayout:
         """Where the state lies, the same for all programs: as the training step of a full batch has it."""
-        return planned_layout(self.training.plan, self.training.graph)
+        return infer_layout(self.training.plan, self.training.graph)
 
     @property
     def tier(self) -> Tier | None:
@@ -318,7 +318,7 @@ class Session:
         if saved is None or self._plan_file is None:
             return None
         require_match(self._plan_file, saved, problem.graph, problem.costs, here, self.device.arena.nbytes)
-        verify(saved.plan, problem.graph, problem.costs, planned_layout(saved.plan, problem.graph))
+        verify(saved.plan, problem.graph, problem.costs, infer_layout(saved.plan, problem.graph))
         known = self.known_kernels.get(kernel_key(Mode.TRAINING, self.settings.input_shape[0]))
         if known is not None and known != saved.kernels:
             logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")

@@ -78,7 +78,7 @@ class Trainer:
             input_shape: (N, C, H, W) of a full batch.
             optimizer: plain SGD by default.
             memory: the budget, in bytes or as text such as "400 MiB"; by default 80 % of what is free.
-            strategy: one of `strategies.list_spellings()`; "auto" moves tensors to a disk where a place or `link` is given.
+            strategy: one of `list_spellings()`; "auto" moves tensors to a disk where a place or `link` is given.
             kernels: "fit", or "fixed" for results that do not depend on the budget to the bit.
             backend: what computes: "auto", "cuda", "onednn", "reference" or "null".
             dtype: "float32" or "float64".

@@ -32,7 +32,7 @@ from .vgg import vgg11, vgg13, vgg16, vgg19
 
 RESNET_PREFIX = "resnet:"
 
-_BOTH: Mapping[str, int] = MappingProxyType({"today": 224, "paper": 227})
+_BOTH_VARIANTS: Mapping[str, int] = MappingProxyType({"today": 224, "paper": 227})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _today(side: int) -> Mapping[str, int]:
 
 MODELS: Mapping[str, ModelEntry] = MappingProxyType(
     {
-        "alexnet": ModelEntry(alexnet, "AlexNet, 8 layers", _BOTH, smallest_image=64),
+        "alexnet": ModelEntry(alexnet, "AlexNet, 8 layers", _BOTH_VARIANTS, smallest_image=64),
         "vgg11": ModelEntry(vgg11, "VGG-11", _today(224)),
         "vgg11_bn": ModelEntry(partial(vgg11, batch_norm=True), "VGG-11 with batch norm", _today(224)),
         "vgg13": ModelEntry(vgg13, "VGG-13", _today(224)),
@@ -76,12 +76,12 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         "vgg16_bn": ModelEntry(partial(vgg16, batch_norm=True), "VGG-16 with batch norm", _today(224)),
         "vgg19": ModelEntry(vgg19, "VGG-19", _today(224)),
         "vgg19_bn": ModelEntry(partial(vgg19, batch_norm=True), "VGG-19 with batch norm", _today(224)),
-        "resnet18": ModelEntry(resnet18, "ResNet-18, basic blocks (2, 2, 2, 2)", _BOTH),
-        "resnet34": ModelEntry(resnet34, "ResNet-34, basic blocks (3, 4, 6, 3)", _BOTH),
-        "resnet50": ModelEntry(resnet50, "ResNet-50, bottleneck blocks (3, 4, 6, 3)", _BOTH),
-        "resnet101": ModelEntry(resnet101, "ResNet-101, bottleneck blocks (3, 4, 23, 3)", _BOTH),
-        "resnet152": ModelEntry(resnet152, "ResNet-152, bottleneck blocks (3, 8, 36, 3)", _BOTH),
-        "resnet1001": ModelEntry(resnet1001, "ResNet-1001, bottleneck blocks (12, 64, 245, 12)", _BOTH),
+        "resnet18": ModelEntry(resnet18, "ResNet-18, basic blocks (2, 2, 2, 2)", _BOTH_VARIANTS),
+        "resnet34": ModelEntry(resnet34, "ResNet-34, basic blocks (3, 4, 6, 3)", _BOTH_VARIANTS),
+        "resnet50": ModelEntry(resnet50, "ResNet-50, bottleneck blocks (3, 4, 6, 3)", _BOTH_VARIANTS),
+        "resnet101": ModelEntry(resnet101, "ResNet-101, bottleneck blocks (3, 4, 23, 3)", _BOTH_VARIANTS),
+        "resnet152": ModelEntry(resnet152, "ResNet-152, bottleneck blocks (3, 8, 36, 3)", _BOTH_VARIANTS),
+        "resnet1001": ModelEntry(resnet1001, "ResNet-1001, bottleneck blocks (12, 64, 245, 12)", _BOTH_VARIANTS),
         "resnet2500": ModelEntry(
             resnet2500,
             "ResNet2500, bottleneck blocks (6, 32, 788, 6)",
@@ -141,4 +141,4 @@ def _any_resnet(name: str) -> ModelEntry:
         raise ConfigError("model", expected, repr(name), "ResNet2500 is resnet:6,32,788,6.")
     n1, n2, n3, n4 = (int(p) for p in parts)
     function = partial(resnet, (n1, n2, n3, n4))
-    return ModelEntry(function, f"residual network, bottleneck blocks ({n1}, {n2}, {n3}, {n4})", _BOTH)
+    return ModelEntry(function, f"residual network, bottleneck blocks ({n1}, {n2}, {n3}, {n4})", _BOTH_VARIANTS)

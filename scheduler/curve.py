@@ -1,6 +1,6 @@
 """Time against memory: plans of several strategies at budgets from the least that works to no limit.
 
-Source: the experiment of Herrmann, Beaumont et al., arXiv 1911.13214, section 5, with the certified lower bound beside it.
+Source: the experiment of Herrmann, Beaumont et al., arXiv 1911.13214, section 5; the certified lower bound is ours.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def curve(problem: Problem, strategies: Sequence[str], count: int) -> Iterator[P
         last = max(count - 1, 1)
         budgets = sorted({least + (most - least) * k // last for k in range(last + 1)})
         fastest: Plan | None = None
-        # Each budget is solved by itself. Tables of the chain that several budgets share would save a tenth of the time,
-        # but took up to three times the memory, and single points came out up to 0.25 % slower when they were placed.
+        # Each budget is solved by itself. Tables of the chain that several budgets share would save a tenth of the
+        # time, but took up to three times the memory, and single points came out up to 0.25 % slower when placed.
         for budget in budgets:
             plan = planner.plan(budget)
             if fastest is None or plan.predicted_seconds < fastest.predicted_seconds:

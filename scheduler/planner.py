@@ -30,8 +30,8 @@ def make_plan(problem: Problem, strategy: str | StrategyName, budget_bytes: int)
     """Make and verify the plan of `strategy` within `budget_bytes`.
 
     Raises:
-        ConfigError: there is no such strategy, it needs a link and the problem has none, or the network has fewer blocks
-            than segments are asked for; names the nearest.
+        ConfigError: there is no such strategy, it needs a link and the problem has none, or the network has fewer
+            blocks than segments are asked for; names the nearest.
         BudgetError: nothing fits; names the smallest budget that works.
         PlanError: the strategy, one that was added, proposes what is no plan; names the rule that it breaks.
     """

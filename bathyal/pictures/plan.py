@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..engine.session import Planned
 from ..memory.sizes import format_size
-from ..scheduler.plan.occupancy import Occupancy, Use, occupancy
+from ..scheduler.plan.occupancy import Occupancy, Use, measure_occupancy
 from . import picture
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ LANES = {"out": "#0072b2", "in": "#009e73"}
 def draw(planned: Planned) -> Figure:
     """Draw the plan of a step."""
     plan, graph = planned.plan, planned.graph
-    found = occupancy(plan, graph, planned.costs)
+    found = measure_occupancy(plan, graph, planned.costs)
     figure = picture.new_figure(10, 5)
     axes = figure.add_subplot()
     edges, rows = _columns(found)

@@ -1,1 +1,1 @@
-"""The accounting of the SuperNeurons paper, its networks, and its figures beside those of our planner."""
+"""The accounting of the SuperNeurons paper: its layers, its recomputation, and its figures beside ours."""

@@ -1,6 +1,7 @@
 """Peaks of memory by the rules of the SuperNeurons paper, from the order of its steps alone.
 
-An order of steps fixes who lives when: a read takes the latest value, which lives from its making to its last read.
+An order of steps fixes which value lives when: a read takes the latest value, which lives from its making to its last
+read.
 With offloading, the output of a checkpoint leaves after its last read in the forward pass and returns for the backward
 pass by the step of the checkpoint before its first reader. In AlexNet this is the paper's "one convolution ahead";
 where forks and joins lie between convolutions, as in residual networks, waiting for convolutions alone would hold more
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 
 from bathyal.layers.graph import Graph, Phase, Role
 from bathyal.scheduler.plan.steps import NO_TENSOR, Plan
-from benchmarks.superneurons.layers import CHECKPOINTS, IMAGES, NO_VALUE, PaperNetwork, Step
+
+from .layers import CHECKPOINTS, IMAGES, NO_VALUE, PaperNetwork, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class Peak:
 
 
 @dataclass(slots=True)
-class Stay:
-    """One stay of a value, and of those written over it, in memory.
+class Lifetime:
+    """The life of a value, and of those written over it, in memory.
 
     Attributes:
         value: that it begins with.
@@ -57,38 +59,38 @@ class Stay:
 
 
 def layer_order(network: PaperNetwork) -> list[Step]:
-    """Every layer forward, then every layer backward in reverse: 2 N steps, nothing computed again."""
+    """The order of every layer forward, then every layer backward in reverse: 2 N steps, nothing computed again."""
     numbers = range(len(network.layers))
     return [Step(n, backward=False) for n in numbers] + [Step(n, backward=True) for n in reversed(numbers)]
 
 
-def stays(network: PaperNetwork, order: Sequence[Step]) -> list[Stay]:
-    """Who lives when in an order, all forward steps of which read what earlier ones made."""
+def find_lifetimes(network: PaperNetwork, order: Sequence[Step]) -> list[Lifetime]:
+    """Find which value lives when in an order, all forward steps of which read what earlier ones made."""
     turn = next((p for p, step in enumerate(order) if step.backward), len(order))
-    found: list[Stay] = []
-    current = {IMAGES: Stay(IMAGES, 0, 0, 0, 0, -1)}
+    found: list[Lifetime] = []
+    current = {IMAGES: Lifetime(IMAGES, 0, 0, 0, 0, -1)}
     for position, step in enumerate(order):
         operands = network.operands(step)
         for value in operands.reads:
-            stay = current[value]
-            stay.death = position
+            life = current[value]
+            life.death = position
             if position < turn:
-                stay.leaves = position
-            elif stay.returns < stay.birth:
-                stay.returns = position
+                life.leaves = position
+            elif life.returns < life.birth:
+                life.returns = position
         for value in operands.makes:
             if value == operands.makes[0] and operands.overwritten != NO_VALUE:
                 current[value] = current[operands.overwritten]
                 current[value].death = position
             else:
-                current[value] = Stay(value, network.nbytes(value), position, position, position, -1)
+                current[value] = Lifetime(value, network.nbytes(value), position, position, position, -1)
                 found.append(current[value])
     return found
 
 
 def baseline_bytes(network: PaperNetwork) -> int:
     """Memory of a step in which nothing is ever freed: Σ (lᶠᵢ + lᵇᵢ), a gradient written over another counted once."""
-    return sum(stay.nbytes for stay in stays(network, layer_order(network)))
+    return sum(life.nbytes for life in find_lifetimes(network, layer_order(network)))
 
 
 def live_bytes(
@@ -110,17 +112,17 @@ def live_bytes(
     ]
     moved = {t for layer in network.layers if layer.kind in CHECKPOINTS for t in layer.outputs} if offload else set()
     spans: list[tuple[int, int, int]] = []
-    for stay in stays(network, order):
-        if stay.value not in moved:
-            spans.append((stay.birth, stay.death, stay.nbytes))
+    for life in find_lifetimes(network, order):
+        if life.value not in moved:
+            spans.append((life.birth, life.death, life.nbytes))
             continue
-        spans.append((stay.birth, stay.leaves, stay.nbytes))
-        if stay.returns >= stay.birth:
-            before = bisect_left(checkpoints, stay.returns)
+        spans.append((life.birth, life.leaves, life.nbytes))
+        if life.returns >= life.birth:
+            before = bisect_left(checkpoints, life.returns)
             # Before the first checkpoint of the backward pass there is nothing to hide a transfer behind.
-            fetched = checkpoints[before - 1] if before else stay.returns
-            spans.append((fetched, stay.death, stay.nbytes))
-    return _sums(spans, len(order))
+            fetched = checkpoints[before - 1] if before else life.returns
+            spans.append((fetched, life.death, life.nbytes))
+    return _sum_spans(spans, len(order))
 
 
 def peak(network: PaperNetwork, order: Sequence[Step], *, offload: bool = False, prefetch: bool = True) -> Peak:
@@ -138,16 +140,16 @@ def activation_peak(plan: Plan, graph: Graph) -> int:
     """
     of_parameters = {t for op in graph.ops if op.phase is Phase.UPDATE for t in op.inputs}
     counted = [
-        stay
-        for stay in plan.instances
-        if stay.tensor != NO_TENSOR
-        and graph.tensors[stay.tensor].role in (Role.ACTIVATION, Role.GRADIENT)
-        and stay.tensor not in of_parameters
+        life
+        for life in plan.instances
+        if life.tensor != NO_TENSOR
+        and graph.tensors[life.tensor].role in (Role.ACTIVATION, Role.GRADIENT)
+        and life.tensor not in of_parameters
     ]
-    born = {(stay.birth, stay.address, stay.nbytes) for stay in counted}
+    born = {(life.birth, life.address, life.nbytes) for life in counted}
     # An instance that ends where one of the same place begins has been overwritten: that step counts them once.
     return max(
-        _sums(
+        _sum_spans(
             (
                 (s.birth, s.death - (s.birth < s.death and (s.death, s.address, s.nbytes) in born), s.nbytes)
                 for s in counted
@@ -158,7 +160,7 @@ def activation_peak(plan: Plan, graph: Graph) -> int:
     )
 
 
-def _sums(spans: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
+def _sum_spans(spans: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
     """For each step the sum of the bytes of the spans (first, last, bytes) around it."""
     change = [0] * (steps + 1)
     for first, last, nbytes in spans:

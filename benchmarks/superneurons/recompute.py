@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bathyal.scheduler.offload.recompute import Recomputation, Segmented, recomputing_order, runs_of
-from benchmarks.superneurons.accounting import layer_order, live_bytes
-from benchmarks.superneurons.layers import CHEAP, PaperNetwork, Step
+
+from .accounting import layer_order, live_bytes
+from .layers import CHEAP, PaperNetwork, Step
 
 
 def segments(network: PaperNetwork) -> tuple[tuple[Step, ...], ...]:

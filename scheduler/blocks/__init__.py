@@ -1,1 +1,1 @@
-"""A training graph cut into a chain of blocks, the schedules of each block, and a lower bound on the time of all plans."""
+"""A training graph cut into a chain of blocks, the schedules of each block, and a lower bound on all plans."""

@@ -1,14 +1,14 @@
 """A certified lower bound on the time of a step within a budget, for every plan of a graph.
 
 Every operation runs once. At the moment when the gradient of the loss is computed, the forward operations that lead to
-it have run, and none of those that depend on it has. Whatever the latter read is in memory then, or is made again later,
-by an operation whose inputs are in memory then or are made again too. The forward pass is cut into its blocks. Within a
-block, every set of tensors that may be held is looked at, with the operations that must run again beside it; tensors of
-other blocks are assumed to be there and to take no memory. Choosing one set for each block is a multiple-choice
-knapsack, and its linear relaxation, over the lower convex hull of each block's sets, is the bound. It holds for plans
-that store a tensor for a while only, and for orders that no strategy here would try. With a link, what is held may be
-outside at that moment; it left before and comes back after, so the step takes no less than both transfers, one after
-the other.
+it have run, and none of those that depend on it has. Whatever the latter read is in memory then, or is made again
+later, by an operation whose inputs are in memory then or are made again too. The forward pass is cut into its blocks.
+Within a block, every set of tensors that may be held is looked at, with the operations that must run again beside it;
+tensors of other blocks are assumed to be there and to take no memory. Choosing one set for each block is a
+multiple-choice knapsack, and its linear relaxation, over the lower convex hull of each block's sets, is the bound. It
+holds for plans that store a tensor for a while only, and for orders that no strategy here would try. With a link, what
+is held may be outside at that moment; it left before and comes back after, so the step takes no less than both
+transfers, one after the other.
 
 Of a block with more than `MOST_TENSORS` tensors, the smaller ones are assumed to be there and to take no memory; the
 bound then holds too, but is lower.

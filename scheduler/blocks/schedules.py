@@ -1,16 +1,16 @@
 """What a block may save for its backward pass: an exact search for the sets and orders that are worth choosing from.
 
-A schedule of a block is the set of tensors that its forward pass leaves, and an order of its backward pass in which what
-is missing is made again where it is needed. The search goes backwards from the end of the backward pass over states
-(backward operations done, tensors there) and finds all schedules of which none is better in seconds and in bytes, for
-all sets at once. A label is the seconds from its state to the end, and the most bytes alive on the way. Two steps lead
-to a state: the next unit of backward operations, after which operands may be dropped, and making a tensor again from
-others that are there. Dropping a tensor anywhere but at a use of it is never better.
+A schedule of a block is the set of tensors that its forward pass leaves, and an order of its backward pass in which
+what is missing is made again where it is needed. The search goes backwards from the end of the backward pass over
+states (backward operations done, tensors there) and finds all schedules of which none is better in seconds and in
+bytes, for all sets at once. A label is the seconds from its state to the end, and the most bytes alive on the way. Two
+steps lead to a state: the next unit of backward operations, after which operands may be dropped, and making a tensor
+again from others that are there. Dropping a tensor anywhere but at a use of it is never better.
 
 Decided from operations, sizes and seconds. The search is exact for blocks of which the backward pass reads at most
 `search_space.MOST_DROPPABLE` tensors that are not small; of larger blocks only the tensors that free the most bytes for
-their seconds may be dropped. `units` lists the orders of a unit. Schedules that repeat more than twice what the forward pass costs are not
-looked at. Not checked: that the block's numbers describe a network.
+their seconds may be dropped. `units` lists the orders of a unit. Schedules that repeat more than twice what the forward
+pass costs are not looked at. Not checked: that the block's numbers describe a network.
 
 Source: several options per block are Rockmate's (Zhao et al., 2023); dropping what is cheap to make is SuperNeurons'
 (Wang et al., 2018, section 3.4).
@@ -140,7 +140,7 @@ class _Search:
         return self._remake_peaks[key]
 
     def _find_forward_peaks(self, sets: Sequence[TensorSet]) -> list[int]:
-        """Find for each set the peak of the forward pass that leaves it, by adding up what each tensor adds at each step."""
+        """Find for each set the peak of the forward pass that leaves it: what each tensor adds to a step is summed."""
         space, passes, forward = self._space, self._passes, self._space.block.forward
         x = space.block.input
         kept = [x, *space.always_saved, space.output]

@@ -1,7 +1,7 @@
 """What the search for the schedules of a block starts from: what may be dropped, how it is made again, what is there.
 
-Decided from a block's operations, their seconds and the sizes of tensors. Not checked: that the block's numbers describe
-a network.
+Decided from a block's operations, their seconds and the sizes of tensors. Not checked: that the block's numbers
+describe a network.
 """
 
 from __future__ import annotations

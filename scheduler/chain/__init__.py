@@ -1,1 +1,1 @@
-"""Optimal checkpointing of a chain of blocks: the chain model, the programs that plan a chain, and bounds on its time."""
+"""Optimal checkpointing of a chain of blocks: the chain model, programs that plan a chain, and lower bounds."""

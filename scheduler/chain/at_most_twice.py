@@ -11,8 +11,8 @@ blocks are tried at every 64th of their length only. A segment that runs again s
 from all fastest to all slowest in at most `MOST_RANKS` steps. The plan is never better than that of `dp.ExactSolver` at
 the same unit, and equal for most generous budgets; none is found where budgets are very tight.
 
-Not checked: the chain's numbers beyond `types.check_chain`. Source: the recurrence of arXiv 1911.13214, cut short at one
-level of recomputation.
+Not checked: the chain's numbers beyond `types.check_chain`. Source: the recurrence of arXiv 1911.13214, cut short at
+one level of recomputation.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _list_ranks(scaled: ScaledChain) -> tuple[_Rank, ...]:
 
 
 def _list_lengths(n: int) -> Ints:
-    """List the segment lengths to try: all up to 256, then in steps of a 64th, as neighbours differ by next to nothing."""
+    """List the segment lengths to try: all up to 256, then in steps of a 64th, as neighbours hardly differ."""
     found = [*range(1, min(n, _LONGEST_WITHOUT_GAPS + 1))]
     while found and found[-1] >= _LONGEST_WITHOUT_GAPS:
         following = found[-1] + found[-1] // _SHARE_OF_LENGTH

@@ -13,8 +13,8 @@ Bytes are counted in units, each size rounded up on its own, so a plan found kee
 unit that gives few enough slots, nothing is rounded. Rounded down, the same program is a lower bound for all
 memory-persistent plans (a plan that drops a stored tensor early can be faster; that problem is NP-hard).
 
-The table holds the seconds above those of a step without recomputation, in float32; plans are replayed in float64.
-Not checked: that the chain's numbers describe a network. Source: Herrmann, Beaumont et al., arXiv 1911.13214, theorem 1,
+The table holds the seconds above those of a step without recomputation, in float32; plans are replayed in float64. Not
+checked: that the chain's numbers describe a network. Source: Herrmann, Beaumont et al., arXiv 1911.13214, theorem 1,
 with the conditions on memory corrected (d_{l+1} beside every forward pass, d_{i+1} beside every backward pass).
 
 Rows of the table are non-increasing in m, so a split is looked at on a window of slots only where its value at the
@@ -52,7 +52,7 @@ _Float32s = npt.NDArray[np.float32]
 
 
 def choose_slots(chain: Chain) -> int:
-    """Choose the slots with which the exact program takes about three seconds at most; 0 where all choices are too many.
+    """Choose the slots with which the exact program takes three seconds at most; 0 where all choices are too many.
 
     The rule counts table cells times splits, so the choice is the same on every machine.
     """
@@ -190,7 +190,7 @@ def fill_table(scaled: ScaledChain, states: StateIndex, room: int) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Splits:
-    """The splits of a state, in order of j: each gives, for m >= its need, run seconds + flat[right + m] + flat[left + m].
+    """The splits of a state in order of j; each gives run seconds + flat[right + m] + flat[left + m] for m >= its need.
 
     Attributes:
         needs: (splits,) units from which on the split is possible.

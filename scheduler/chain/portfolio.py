@@ -2,12 +2,13 @@
 
 Without a limit, these are the exact program where it is quick, and of longer chains the exact program of groups, beside
 or instead of it. Programs that manage with less memory are run only where these find nothing, the last of them
-`minimum_plan`. Within `max_seconds`, `minimum_plan` is run first, and then those of at most twice, groups and exact that
-have the least work, as long as their work adds up to no more; the fastest plan is taken. Either way the plan without
-recomputation is taken where it fits.
+`minimum_plan`. Within `max_seconds`, `minimum_plan` is run first, and then those of at most twice, groups and exact
+that have the least work, as long as their work adds up to no more; the fastest plan is taken. Either way the plan
+without recomputation is taken where it fits.
 
 Work counts table cells times what is looked at for each, at `dp.WORK_PER_SECOND`. No clock is read, so the plan is the
-same on every machine. What is run within fewer seconds is run within more too, so more seconds never give a slower plan.
+same on every machine. What is run within fewer seconds is run within more too, so more seconds never give a slower
+plan.
 """
 
 from __future__ import annotations
@@ -87,7 +88,9 @@ class Portfolio:
 
 
 def make_portfolio(chain: Chain, budget_bytes: int) -> Portfolio:
-    """Choose the programs for a chain by its length; a long chain is planned with fewer options. No table is filled yet.
+    """Choose the programs for a chain by its length; a long chain is planned with fewer options.
+
+    No table is filled yet.
 
     Args:
         chain: a chain whose numbers make sense.
@@ -150,7 +153,7 @@ def solve_within(chain: Chain, budget_bytes: int, max_seconds: float) -> ChainSo
 
 
 def _list_programs(chain: Chain, budget_bytes: int) -> list[tuple[int, Callable[[], ChainSolution | None]]]:
-    """List programs with their work, the least first; groups are planned with the options that are worth their price."""
+    """List programs with their work, the least first; groups have the options of `prune_options` only."""
     pruned, count = prune_options(chain), len(chain.blocks)
     found = [(count_work_at_most_twice(count), partial(solve_at_most_twice, chain, budget_bytes))]
     found += [
@@ -206,8 +209,8 @@ def solve(
     Args:
         chain: the chain to plan.
         budget_bytes: the budget, which counts the chain's input too.
-        slots: where given, the exact program alone is run, with so many units a budget; it may find no plan only because
-            sizes are rounded. By default the programs are chosen by the chain's length, or by `max_seconds`.
+        slots: where given, the exact program alone is run, with so many units a budget; it may find no plan only
+            because sizes are rounded. By default the programs are chosen by the chain's length, or by `max_seconds`.
         rounding: "down" gives a certified lower bound instead of a plan, by default with `dp.choose_slots` or else 100
             slots.
         max_seconds: of planning, which are counted, not timed. More never give a slower plan.

@@ -4,7 +4,8 @@ In a long run of equal blocks two options can be mixed in any share, so an optio
 ever missed; the options that hold the least and need the least always stay, so that no budget becomes too small.
 Prices are tried on a grid, from nothing to so much that only bytes count.
 
-Not checked: the chain's numbers. Source: ours; the supported points of a Pareto set (Ehrgott, Multicriteria Optimization).
+Not checked: the chain's numbers. Source: ours; the supported points of a Pareto set (Ehrgott, Multicriteria
+Optimization).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Binomial checkpointing, a baseline: the fewest forward steps for a number of checkpoints, all blocks taken as equal.
 
-Only inputs of blocks are stored, in `slots` slots of which the first holds the chain's own input; a block saves what its
-backward pass reads right before that pass and at no other time. So even with a slot for every block each block but the
-last runs forward twice. With β(s, r) = C(s + r, s) and r the least number for which l <= β(s, r), reversing l blocks
-with s slots takes
+Only inputs of blocks are stored, in `slots` slots of which the first holds the chain's own input; a block saves what
+its backward pass reads right before that pass and at no other time. So even with a slot for every block each block but
+the last runs forward twice. With β(s, r) = C(s + r, s) and r the least number for which l <= β(s, r), reversing l
+blocks with s slots takes
 
     t(l, s) = r l - β(s + 1, r - 1)
 
@@ -11,8 +11,8 @@ forward steps beside the l that save, and no schedule takes fewer. It stores inp
 
     t(l, s) = k + t(l - k, s - 1) + t(k, s)
 
-holds, for instance at k = min(β(s, r - 1), l - β(s - 1, r - 1)): the last such block, whose input in a network is seldom
-the largest. Neither sizes nor seconds are looked at.
+holds, for instance at k = min(β(s, r - 1), l - β(s - 1, r - 1)): the last such block, whose input in a network is
+seldom the largest. Neither sizes nor seconds are looked at.
 
 Not checked: whether the steps fit any budget. Source: Griewank & Walther, "Algorithm 799: revolve", ACM TOMS 26 (2000),
 equations (1) to (3), as arXiv 1911.13214, section 5, compares it.

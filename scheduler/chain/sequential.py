@@ -1,8 +1,8 @@
 """A baseline: checkpoints at equal distances, as `torch.utils.checkpoint.checkpoint_sequential` sets them.
 
 The blocks are cut into K segments of n // K blocks, the last of them with what is left over. The forward pass keeps the
-input of every segment but saves only the last one whole; going back, each segment before it runs once more, saved whole.
-Each block but those of the last segment runs forward twice. Neither sizes nor seconds are looked at.
+input of every segment but saves only the last one whole; going back, each segment before it runs once more, saved
+whole. Each block but those of the last segment runs forward twice. Neither sizes nor seconds are looked at.
 
 Not checked: whether the steps fit any budget. Source: Chen et al., "Training deep nets with sublinear memory cost"
 (arXiv 1604.06174), as PyTorch does it and arXiv 1911.13214, section 5, compares it.

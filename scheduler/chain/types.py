@@ -1,8 +1,8 @@
 """What a chain of blocks is, and the steps of a plan for it.
 
 A chain is a network cut into blocks, each of which reads the output of the block before it alone. A plan says when each
-block runs forward, what it saves, and when it runs backward. A plan is *memory-persistent*: the stored input of a block,
-and what the block saves, stay until the backward step of that block.
+block runs forward, what it saves, and when it runs backward. A plan is *memory-persistent*: the stored input of a
+block, and what the block saves, stay until the backward step of that block.
 
 `simulate.simulate_chain` replays a plan and says which bytes and seconds every step takes.
 

@@ -27,7 +27,7 @@ Choice = Callable[[int], tuple[int, int]]
 
 
 def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
-    """Return the choice that memory is planned with: the first kernel where kernels are fixed, else the least workspace."""
+    """Return the choice that memory is planned with: the first kernel where they are fixed, else least workspace."""
 
     def choose(op: int) -> tuple[int, int]:
         index = 0 if kernels is Kernels.FIXED else costs.smallest(op)
@@ -65,7 +65,7 @@ def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
 
 
 def fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> Choice:
-    """Return the choice of the fastest kernels that fit `room_bytes` beside what `planned` has alive at all their runs."""
+    """Return the choice of the fastest kernels that fit `room_bytes` beside what lives in `planned` when they run."""
     live = planned.live_bytes()
     free: dict[int, int] = {}
     for position, step in enumerate(planned.steps):

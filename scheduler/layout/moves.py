@@ -1,7 +1,7 @@
 """An order of operations, with moves between them by which tensors leave the arena and come back.
 
-An order fixes a step but for kernels and addresses. A tensor leaves with the value that it has when the transfer begins.
-From the wait on its bytes are free, unless an operation reads it once more before it is fetched. Pure data.
+An order fixes a step but for kernels and addresses. A tensor leaves with the value that it has when the transfer
+begins. From the wait on its bytes are free, unless an operation reads it once more before it is fetched. Pure data.
 """
 
 from __future__ import annotations

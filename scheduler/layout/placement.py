@@ -1,8 +1,8 @@
 """Addresses: where each buffer of a plan lies in the arena.
 
-State comes first (`plan.state_layout`). The other buffers are rectangles in time × addresses that must not overlap. They
-are placed by a heap pool that replays the step, and by first-fits in several orders. The lowest arena wins, and the
-search ends when it equals the live peak.
+State comes first (`plan.state_layout`). The other buffers are rectangles in time × addresses that must not overlap.
+They are placed by a heap pool that replays the step, and by first-fits in several orders. The lowest arena wins, and
+the search ends when it equals the live peak.
 
 Source of the ordering idea: offline dynamic storage allocation by decreasing size (Pisarchyk and Lee, 2020).
 """

@@ -19,7 +19,7 @@ from .placement import Rectangle, place
 from .problem import Problem
 
 ATTEMPTS = 8
-"""So often a chain plan, or a choice of kernels, is made at most until its placement fits, each time for less memory."""
+"""So often at most a chain plan, or a choice of kernels, is made for less memory until its placement fits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What lies where in a stretch of the arena at one moment, and where there is room.
 
-The stretch is cut into segments: blocks, each with an owner, and holes between them that never touch each other. Decides
-nothing but which hole is the tightest.
+The stretch is cut into segments: blocks, each with an owner, and holes between them that never touch each other.
+Decides nothing but which hole is the tightest.
 """
 
 from __future__ import annotations

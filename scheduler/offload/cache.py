@@ -10,12 +10,12 @@ needed. The stretch is emptied whose first use, of all instances in it, comes la
 no such stretch, the smallest of them leave and are brought back elsewhere; in the end all instances leave, and the
 operands are brought side by side.
 
-*Prefetches.* An instance comes back when it or one of the next ones would else be late, with `MARGIN` for a link that is
-slower than said, and at least one heavy operation before it is read. A prefetch evicts only what is needed later.
+*Prefetches.* An instance comes back when it or one of the next ones would else be late, with `MARGIN` for a link that
+is slower than said, and at least one heavy operation before it is read. A prefetch evicts only what is needed later.
 
-Not checked: whether a transfer pays. Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: tensor cache (LRU),
-prefetch one convolution ahead. Farthest next use: Belady, "A study of replacement algorithms", 1966, possible because
-the order is known.
+Not checked: whether a transfer pays. Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: tensor cache
+(LRU), prefetch one convolution ahead. Farthest next use: Belady, "A study of replacement algorithms", 1966, possible
+because the order is known.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class _Cache:
         return True
 
     def _place(self, instance: int, position: int, locked: Collection[int], later_than: int | None) -> bool:
-        """Place an instance where others leave for it if they must; with `later_than` only those that are used later."""
+        """Place an instance, evicting others if need be; with `later_than` only those that are used later."""
         nbytes = self._uses.nbytes[instance]
         address = self._map.tightest(nbytes)
         if address is None and position:

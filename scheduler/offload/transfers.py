@@ -1,12 +1,13 @@
 """When transfers begin and are waited for: from the schedule of a cache to an order with moves.
 
 A tensor is sent as soon as the direction outward is free, the most urgent first, and is waited for where its bytes are
-needed. It is not sent a second time as long as its value has not changed. A transfer back begins where the schedule says.
+needed. It is not sent a second time as long as its value has not changed. A transfer back begins where the schedule
+says.
 
 Seconds are looked at only to decide when to begin; `simulate` says what comes of it.
 
-Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: offload points of the unified tensor pool. Sending the
-most urgent first is the rule of earliest deadlines.
+Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: offload points of the unified tensor pool. Sending
+the most urgent first is the rule of earliest deadlines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An order of operations as a cache sees it: when instances are made, used and freed, and which may leave in between."""
+"""An order of operations as a cache sees it: when instances are made, used and freed, and which may leave between."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class UseTable:
         return uses[place] if place < len(uses) else None
 
     def least_bytes(self) -> int:
-        """Return the room below which no cache works: what the operands of one operation take at most, and what is fixed."""
+        """Return the bytes below which no cache works: the most operands of one operation, and what is fixed."""
         most = 0
         for position, operands in enumerate(self.operands):
             there = {*operands, *self.arriving[0]} if not position else set(operands)  # the batch comes first

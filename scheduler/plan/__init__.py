@@ -1,1 +1,1 @@
-"""The plan as data, and what reads it without knowing its maker: verification, simulation, explanation."""
+"""The plan as data, and what reads a plan without knowing who made it: verification, simulation, explanation."""

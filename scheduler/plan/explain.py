@@ -1,4 +1,4 @@
-"""A plan in words and tables, for people."""
+"""A plan in words and tables, for people; from the plan, its graph and its costs alone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .simulate import Timeline, simulate
 from .steps import NO_TENSOR, Fetch, Instance, Offload, Plan, Run, Wait
 
 ROWS = 24
-"""Longer tables leave out their middle."""
+"""Rows of a table; of a longer one the middle is left out."""
 
 
 def explain(plan: Plan, graph: Graph, costs: CostTable) -> str:
-    """Say what a plan does: the budget, where its bytes are at the peak, and what each block keeps, moves and repeats."""
+    """Describe a plan: its budget, what its bytes are at the peak, and what each block keeps, moves and repeats."""
     timeline = simulate(plan, costs)
     again = sum(costs.kernels[s.op][s.kernel].seconds for s in plan.runs if s.recompute)
     bound = plan.lower_bound_seconds
@@ -31,19 +31,19 @@ def explain(plan: Plan, graph: Graph, costs: CostTable) -> str:
         f"{sum(1 for _ in plan.runs)} operations are repeated, {again:.4g} s",
     ]
     if timeline.transfers:
-        lines.append(_transfers(plan, timeline))
+        lines.append(_describe_transfers(plan, timeline))
     peak = int(timeline.live_bytes.argmax()) if len(plan.steps) else 0
-    lines.append(f"most bytes live at step {peak}, {_step(plan, graph, peak)}:")
+    lines.append(f"most bytes live at step {peak}, {_describe_step(plan, graph, peak)}:")
     held: Counter[str] = Counter()
     for i in plan.instances:
         if i.birth <= peak <= i.death:
             role = "workspace" if i.tensor == NO_TENSOR else graph.tensors[i.tensor].role.value
             held[role] += i.nbytes
     lines += [f"  {role:<11}{format_size(nbytes):>12}" for role, nbytes in held.most_common()]
-    return "\n".join(lines + _blocks(plan, graph, costs))
+    return "\n".join(lines + _list_blocks(plan, graph, costs))
 
 
-def _transfers(plan: Plan, timeline: Timeline) -> str:
+def _describe_transfers(plan: Plan, timeline: Timeline) -> str:
     busy = sum(transfer.end - transfer.start for transfer in timeline.transfers)
     hidden = 100 * max(1 - timeline.stalled_seconds / busy, 0) if busy else 100
     return (
@@ -53,7 +53,7 @@ def _transfers(plan: Plan, timeline: Timeline) -> str:
     )
 
 
-def _step(plan: Plan, graph: Graph, position: int) -> str:
+def _describe_step(plan: Plan, graph: Graph, position: int) -> str:
     step = plan.steps[position]
     match step:
         case Run():
@@ -62,13 +62,13 @@ def _step(plan: Plan, graph: Graph, position: int) -> str:
         case Offload() | Fetch():
             return f"{type(step).__name__.lower()} of {graph.tensors[plan.copies[step.copy].tensor].name}"
         case Wait():
-            return f"wait for the {_step(plan, graph, step.transfer)}"
+            return f"wait for the {_describe_step(plan, graph, step.transfer)}"
         case _:
             unreachable(step)
 
 
-def _blocks(plan: Plan, graph: Graph, costs: CostTable) -> list[str]:
-    """Per block: what it holds in the arena and outside when the loss is computed, its seconds, and those repeated."""
+def _list_blocks(plan: Plan, graph: Graph, costs: CostTable) -> list[str]:
+    """Write a table of blocks: bytes in the arena and outside when the loss is computed, seconds, seconds repeated."""
     losses = [n for n, s in enumerate(plan.steps) if isinstance(s, Run) and graph.ops[s.op].phase is Phase.LOSS]
     at_loss = losses[0] if losses else len(plan.steps)
     count = max((op.block for op in graph.ops), default=-1) + 1
@@ -77,8 +77,8 @@ def _blocks(plan: Plan, graph: Graph, costs: CostTable) -> list[str]:
     for op in graph.ops:
         if op.block >= 0 and not names[op.block]:
             names[op.block] = op.name
-    held = _held(plan.instances, graph, at_loss, count)
-    moved = _held(plan.copies, graph, at_loss, count)
+    held = _count_held_bytes(plan.instances, graph, at_loss, count)
+    moved = _count_held_bytes(plan.copies, graph, at_loss, count)
     for step in plan.runs:
         block = graph.ops[step.op].block
         cost = costs.kernels[step.op][step.kernel].seconds
@@ -95,13 +95,13 @@ def _blocks(plan: Plan, graph: Graph, costs: CostTable) -> list[str]:
     return [title, *rows]
 
 
-def _held(stays: Sequence[Instance], graph: Graph, position: int, count: int) -> list[int]:
-    """Bytes of each block's activations among the stays at a step."""
+def _count_held_bytes(instances: Sequence[Instance], graph: Graph, position: int, count: int) -> list[int]:
+    """Count for each block the bytes of its activations that are alive at a step."""
     held = [0] * count
     producers = graph.producers()
-    for stay in stays:
-        if stay.tensor == NO_TENSOR or not stay.birth <= position <= stay.death:
+    for i in instances:
+        if i.tensor == NO_TENSOR or not i.birth <= position <= i.death:
             continue
-        if graph.tensors[stay.tensor].role is Role.ACTIVATION:
-            held[graph.ops[producers[stay.tensor]].block] += stay.nbytes
+        if graph.tensors[i.tensor].role is Role.ACTIVATION:
+            held[graph.ops[producers[i.tensor]].block] += i.nbytes
     return held

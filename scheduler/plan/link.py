@@ -1,4 +1,4 @@
-"""The link between the arena and the memory outside: two rates, and what its transfers cost the computation beside them."""
+"""The link between the arena and the memory outside: two rates, and how much transfers slow the computation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from ...memory.errors import ConfigError
 from ...memory.sizes import parse_size
 
 MOST_CONTENTION = 0.45
-"""Both directions at once still leave the computation a tenth of its speed."""
+"""With the most contention, transfers in both directions at once leave the computation a tenth of its speed."""
 USUAL_CONTENTION = 0.1
-"""Where only the rates are told. Measured with oneDNN on 2 cores and a disk of 2 GB/s: 0.03 to 0.14."""
+"""The contention of a link of which only the rates are given.
+
+Measured with oneDNN on 2 cores and a disk of 2 GB/s: 0.03 to 0.14.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +22,13 @@ class Link:
     """How fast bytes leave the arena and come back; both may happen at once.
 
     Attributes:
-        out_bytes_per_second: from the arena to the memory outside, beside a computation.
-        in_bytes_per_second: back.
+        out_bytes_per_second: rate from the arena to the memory outside, beside a computation.
+        in_bytes_per_second: rate from the memory outside to the arena, beside a computation.
         contention: seconds that the computation loses by each second of a transfer beside it, in either direction; 0
-            to 0.45.
+            to `MOST_CONTENTION`.
+
+    Raises:
+        ConfigError: a rate that is not above 0, or a contention out of range.
     """
 
     out_bytes_per_second: float
@@ -37,19 +43,21 @@ class Link:
             raise ConfigError("link", f"a contention from 0 to {MOST_CONTENTION}", f"{self.contention}")
 
     def out_seconds(self, nbytes: float) -> float:
-        """Time that bytes take to leave."""
+        """Seconds that bytes take to leave the arena."""
         return nbytes / self.out_bytes_per_second
 
     def in_seconds(self, nbytes: float) -> float:
-        """Time that bytes take to come back."""
+        """Seconds that bytes take to come back into the arena."""
         return nbytes / self.in_bytes_per_second
 
 
 def parse_link(text: str) -> Link:
-    """Read two sizes a second, out and in, as in "600 MB,1.5 GB"; one stands for both; with the usual contention.
+    """Read a link from its rates out and in, as in "600 MB,1.5 GB", in bytes per second; one rate stands for both.
+
+    The contention is `USUAL_CONTENTION`.
 
     Raises:
-        ConfigError: it does not read so; a size that is none is refused as `parse_size` does.
+        ConfigError: the text is not one rate or two, or `parse_size` refuses a rate.
     """
     parts = text.split(",") if isinstance(text, str) else []
     if not 1 <= len(parts) <= 2:

@@ -1,6 +1,7 @@
 """What a plan's live bytes are for at each step, and when its passes begin and end.
 
-Counts as `simulate` does: the parts of a step add up to its live bytes. From the plan and the graph alone.
+Bytes are counted as `simulate` counts them: the uses of a step add up to its live bytes. Everything is decided from the
+plan, its graph and its costs.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ class Use(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """A step, use by use.
+    """The bytes of a training step, use by use.
 
     Attributes:
-        edges: (steps + 1,) when each plan step begins, in seconds, and when the last ends.
+        edges: (steps + 1,) when each plan step begins, in seconds, and when the last one ends.
         nbytes: for each use (steps,) bytes.
-        passes: for "forward", "loss" and "backward" when it begins and ends; those that take no step are left out.
-        repeated: (steps,) whether the step runs an operation again.
-        carries: the transfers.
+        passes: for "forward", "loss" and "backward" when the pass begins and ends; a pass without steps is left out.
+        repeated: (steps,) whether the plan step runs an operation again.
+        transfers: the transfers in time.
     """
 
     edges: npt.NDArray[np.float64]
@@ -47,10 +48,10 @@ class Occupancy:
     transfers: tuple[TransferInterval, ...]
 
 
-def occupancy(plan: Plan, graph: Graph, costs: CostTable) -> Occupancy:
-    """Follow a plan through its step; updates count to the backward pass that they are part of."""
+def measure_occupancy(plan: Plan, graph: Graph, costs: CostTable) -> Occupancy:
+    """Measure what the bytes of a plan are for; updates count as part of the backward pass."""
     timeline = simulate(plan, costs)
-    uses = [_use(instance, graph) for instance in plan.instances]
+    uses = [_classify(instance, graph) for instance in plan.instances]
     change = {use: np.zeros(len(plan.steps) + 1, np.int64) for use in Use}
     for i, use in zip(plan.instances, uses, strict=True):
         change[use][i.birth] += i.nbytes
@@ -67,7 +68,7 @@ def occupancy(plan: Plan, graph: Graph, costs: CostTable) -> Occupancy:
     return Occupancy(edges, live, passes, repeated, timeline.transfers)
 
 
-def _use(instance: Instance, graph: Graph) -> Use:
+def _classify(instance: Instance, graph: Graph) -> Use:
     if instance.tensor == NO_TENSOR:
         return Use.WORKSPACE
     role = graph.tensors[instance.tensor].role

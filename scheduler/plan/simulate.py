@@ -1,9 +1,9 @@
-"""What a plan costs, from the plan alone: bytes at each step and seconds, independent of whoever made it.
+"""What a plan costs, in bytes at each step and in seconds, decided from the plan and the cost table alone.
 
-Three things work at once: the computation, what leaves the arena and what comes back. Each does its own work in order. A
-transfer begins when the one before it in its direction is done and the computation has come to the step that begins it;
-a `Wait` holds the computation up until the transfer is done. Beside a transfer the computation is slower by the link's
-contention, beside two by twice that; the link's rates are those beside a computation.
+Three things work at once: the computation, what leaves the arena and what comes back. Each does its own work in order.
+A transfer begins when the one before it in its direction is done and the computation has come to the step that begins
+it; a `Wait` holds the computation up until the transfer is done. Beside a transfer the computation is slower by the
+link's contention, beside two by twice that; the link's rates are those beside a computation.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class TransferInterval:
     """A transfer in time.
 
     Attributes:
-        position: of the step that begins it.
-        outward: whether it leaves the arena.
-        nbytes: that are copied.
-        start, end: in seconds.
+        position: of the plan step that begins the transfer.
+        outward: whether bytes leave the arena; otherwise they come back.
+        nbytes: the bytes that are copied.
+        start: when the transfer begins, in seconds.
+        end: when the transfer ends, in seconds.
     """
 
     position: int
@@ -40,15 +41,15 @@ class TransferInterval:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A simulated step.
+    """A simulated training step.
 
     Attributes:
-        seconds: of the whole step.
+        seconds: time of the whole training step.
         starts: when the computation comes to each plan step, in seconds.
-        live_bytes: at each plan step; memory that an output takes over from an input counts once.
+        live_bytes: bytes alive at each plan step; memory that an output takes over from an input counts once.
         peak_bytes: the most of `live_bytes`.
-        stalled_seconds: that the computation waits for transfers.
-        carries: the transfers, in the order in which they are begun.
+        stalled_seconds: how long the computation waits for transfers.
+        transfers: in the order in which they are begun.
     """
 
     seconds: float
@@ -60,7 +61,7 @@ class Timeline:
 
 
 def inplace_reuses(plan: Plan) -> Iterator[tuple[int, int]]:
-    """Each step at which an output takes the bytes of an input over, and the input's instance."""
+    """List each step at which an output takes over the bytes of an input, with the input's instance."""
     for position, step in enumerate(plan.steps):
         if not isinstance(step, Run):
             continue
@@ -75,7 +76,7 @@ def inplace_reuses(plan: Plan) -> Iterator[tuple[int, int]]:
 
 
 def simulate(plan: Plan, costs: CostTable) -> Timeline:
-    """Play a plan against a cost table.
+    """Run a plan against a cost table, without computing anything.
 
     Raises:
         PlanError: the plan moves bytes, and the cost table has no link.
@@ -95,7 +96,19 @@ def simulate(plan: Plan, costs: CostTable) -> Timeline:
 def time_steps(
     steps: Sequence[Step], copy_bytes: Sequence[int], costs: CostTable
 ) -> tuple[npt.NDArray[np.float64], tuple[TransferInterval, ...]]:
-    """When the computation comes to each step, and to the end (steps + 1,); and the transfers."""
+    """Time the steps of a plan.
+
+    Args:
+        steps: of the plan.
+        copy_bytes: the size of each copy outside that the steps name.
+        costs: kernels, seconds, and the link.
+
+    Returns:
+        When the computation comes to each step, and to the end: (steps + 1,) seconds; and the transfers.
+
+    Raises:
+        PlanError: the steps move bytes, and the cost table has no link.
+    """
     starts = np.zeros(len(steps) + 1)
     if all(isinstance(step, Run) for step in steps):
         np.cumsum([costs.kernels[s.op][s.kernel].seconds for s in steps if isinstance(s, Run)], out=starts[1:])
@@ -115,7 +128,7 @@ def _time_with_transfers(
         starts[position] = now
         match step:
             case Run():
-                now = _end_of_work(now, costs.kernels[step.op][step.kernel].seconds, out, inward, link.contention)
+                now = _find_end_of_work(now, costs.kernels[step.op][step.kernel].seconds, out, inward, link.contention)
             case Offload():
                 begin, nbytes = max(now, out), copy_bytes[step.copy]
                 out = begin + link.out_seconds(nbytes)
@@ -132,8 +145,16 @@ def _time_with_transfers(
     return starts, tuple(begun.values())
 
 
-def _end_of_work(now: float, seconds: float, out: float, inward: float, contention: float) -> float:
-    """When work of so many seconds is done that begins now, with one direction busy until `out`, the other `inward`."""
+def _find_end_of_work(now: float, seconds: float, out: float, inward: float, contention: float) -> float:
+    """Find when work is done that takes `seconds` alone and begins `now`, beside transfers.
+
+    Args:
+        now: when the work begins.
+        seconds: of the work, without transfers beside it.
+        out: until when transfers leave the arena.
+        inward: until when transfers come back.
+        contention: of the link.
+    """
     for busy, until in ((2, min(out, inward)), (1, max(out, inward))):
         speed = 1 - busy * contention
         if until > now:

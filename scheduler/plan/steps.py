@@ -1,12 +1,14 @@
 """The plan: what runs when, with which kernel, and where every byte lies.
 
-A plan is data. It speaks of instances, not of tensors: a tensor that is computed twice, or moved out and fetched back,
-has two instances with two addresses. Steps name instances by their index. Nothing is left to decide for the executor,
-and everything is there for the verifier, the simulator and the race detector.
+A plan is data. It names instances, not tensors: a tensor that is computed twice, or moved out and fetched back, has two
+instances with two addresses. Steps name instances by their index. The executor has nothing left to decide, and the
+verifier, the simulator and the race detector find all that they need in the plan.
 
 Steps are begun in order. `Run` computes. `Offload` and `Fetch` begin a transfer, each direction on a queue of its own,
-once all earlier `Run` steps are done; the transfer goes on beside the later steps until a `Wait` names it. Bytes that
-are being moved may be read meanwhile, but neither written nor given to anybody else before that `Wait`.
+once all earlier `Run` steps are done; the transfer goes on beside the later steps until a `Wait` names it. Until then
+the bytes that are copied may be read, but neither be written nor belong to another instance.
+
+Not checked here: that the steps make sense, see `verify`.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from ...memory.errors import PlanError
 from ...memory.tiers.tier import TIER_ALIGNMENT
 
 NO_TENSOR = -1
+"""In place of a tensor's id: there is none, for instance of a workspace."""
 NO_INSTANCE = -1
+"""In place of an instance's index: there is none."""
 ALIGNMENT = 64
+"""Alignment of every address in the arena."""
 PAGE = TIER_ALIGNMENT
-"""Alignment of the addresses and sizes of all that moves, in the arena and outside: a disk may ask for it."""
+"""Alignment of the addresses and sizes of everything that moves, in the arena and outside, as a disk may demand it."""
 FORMAT = 3
+"""Version of the JSON that `Plan.to_json` writes."""
 
 
 def align_up(nbytes: int, alignment: int = ALIGNMENT) -> int:
@@ -34,13 +40,13 @@ def align_up(nbytes: int, alignment: int = ALIGNMENT) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One stay of a tensor, or of a kernel's workspace, in the arena; or of a tensor outside of it.
+    """The bytes of a tensor, or of a kernel's workspace, from one plan step to another, in the arena or outside of it.
 
     Attributes:
-        tensor: id in the graph; `NO_TENSOR` for workspace.
-        birth: step that first needs the bytes; 0 for what the host writes before the step.
-        death: last step that needs them; of what is moved, not before the `Wait` for the transfer.
-        nbytes: aligned size.
+        tensor: id of the tensor in the graph; `NO_TENSOR` for workspace.
+        birth: the first plan step that needs the bytes; 0 for what the host writes before the training step.
+        death: the last plan step that needs the bytes; of what is moved, not before the `Wait` for the transfer.
+        nbytes: the aligned size.
         address: offset in the arena, or in the memory outside.
     """
 
@@ -61,7 +67,7 @@ class Run:
         inputs: instances of the operation's inputs, in order.
         outputs: instances of its outputs, in order; in a recomputation, kept outputs name the instance that is read.
         workspace: instance of the kernel's scratch memory, or `NO_INSTANCE`.
-        recompute: whether the operation has run before in this step.
+        recompute: whether the operation has run before in this training step.
     """
 
     op: int
@@ -77,8 +83,8 @@ class Offload:
     """Begin to copy an instance out of the arena.
 
     Attributes:
-        instance: that is copied; it is there until the `Wait`.
-        copy: index into the plan's copies; holds the value from the `Wait` on.
+        instance: the instance that is copied; it stays in the arena until the `Wait`.
+        copy: index into the plan's copies; the copy holds the value from the `Wait` on.
     """
 
     instance: int
@@ -91,7 +97,7 @@ class Fetch:
 
     Attributes:
         copy: index into the plan's copies.
-        instance: that is filled; holds the value from the `Wait` on.
+        instance: the instance that is filled; it holds the value from the `Wait` on.
     """
 
     copy: int
@@ -100,7 +106,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Go on once a transfer is done.
+    """Let the computation go on only once a transfer is done.
 
     Attributes:
         transfer: position in the plan of the `Offload` or `Fetch` that began it.
@@ -114,24 +120,24 @@ Step: TypeAlias = Run | Offload | Fetch | Wait
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole step.
+    """A whole training step.
 
     Attributes:
-        strategy: name of what made it.
-        graph: fingerprint of the lowered graph that it is for.
-        steps: in order.
-        instances: in the arena, named by index.
-        copies: outside the arena, named by index.
-        outside_bytes: the highest end of a copy; what the memory outside must hold.
-        peak_bytes: the highest end of an instance; what the arena must hold.
-        live_peak_bytes: the most bytes live at one step, which no placement can go below.
-        budget_bytes: what was allowed.
-        min_budget_bytes: the smallest budget for which this strategy has a plan.
-        predicted_seconds: by the cost table, with what transfers make the computation wait.
-        lower_bound_seconds: no plan of this graph within this budget is faster, by the same cost table; where it has
-            no link, none that moves nothing out.
-        chain_bound_seconds: nor one that runs the blocks of the chain whole, each with one of the ways through it that
-            were found; 0 where no chain was planned.
+        strategy: name of the strategy that made the plan.
+        graph: fingerprint of the lowered graph that the plan is for.
+        steps: what runs, in order.
+        instances: the instances in the arena; steps name them by their index.
+        copies: the instances outside the arena; steps name them by their index.
+        outside_bytes: the highest end of a copy, which is what the memory outside must hold.
+        peak_bytes: the highest end of an instance, which is what the arena must hold.
+        live_peak_bytes: the most bytes alive at one plan step; no placement needs less.
+        budget_bytes: the budget that the plan was made for.
+        min_budget_bytes: the smallest budget for which the strategy has a plan.
+        predicted_seconds: time of the training step by the cost table, the waits for transfers included.
+        lower_bound_seconds: the time by the same cost table that no plan of this graph within this budget can go below.
+            Where the table has no link, this holds for plans that move nothing out.
+        chain_bound_seconds: the time that no plan can go below which runs the blocks of the chain whole, each by one of
+            the schedules that were found for it; 0 where no chain was planned.
         note: what the strategy chose, for people.
     """
 
@@ -152,26 +158,26 @@ class Plan:
 
     @property
     def recomputed_ops(self) -> int:
-        """Number of steps that repeat an operation."""
+        """The number of plan steps that run an operation again."""
         return sum(step.recompute for step in self.runs)
 
     @property
     def runs(self) -> Iterator[Run]:
-        """The steps that compute, in order."""
+        """The plan steps that compute, in order."""
         return (step for step in self.steps if isinstance(step, Run))
 
     @property
     def offloaded_bytes(self) -> int:
-        """Bytes that leave the arena in a step."""
+        """The bytes that leave the arena in a training step."""
         return sum(self.copies[step.copy].nbytes for step in self.steps if isinstance(step, Offload))
 
     @property
     def fetched_bytes(self) -> int:
-        """Bytes that come back in a step."""
+        """The bytes that come back in a training step."""
         return sum(self.copies[step.copy].nbytes for step in self.steps if isinstance(step, Fetch))
 
     def to_json(self) -> str:
-        """Serialize; `Plan.from_json` gives an equal plan back."""
+        """Write the plan as JSON; `Plan.from_json` gives an equal plan back."""
         document: dict[str, Any] = {"format": FORMAT}
         for name in self.__slots__:
             document[name] = getattr(self, name)
@@ -200,8 +206,8 @@ class Plan:
             raise PlanError("plan", "JSON written by Plan.to_json", f"{type(error).__name__}: {error}") from error
 
 
-def _run(op: int, kernel: int, inputs: list[int], outputs: list[int], workspace: int, recompute: bool) -> Run:
+def _make_run(op: int, kernel: int, inputs: list[int], outputs: list[int], workspace: int, recompute: bool) -> Run:
     return Run(op, kernel, tuple(inputs), tuple(outputs), workspace, recompute)
 
 
-_STEPS: dict[str, Callable[..., Step]] = {"Run": _run, "Offload": Offload, "Fetch": Fetch, "Wait": Wait}
+_STEPS: dict[str, Callable[..., Step]] = {"Run": _make_run, "Offload": Offload, "Fetch": Fetch, "Wait": Wait}

@@ -1,9 +1,11 @@
-"""Where a value stands in its way into the arena and out of it: one enum, one table of legal moves.
+"""What the bytes of an instance hold while its value moves into the arena and out of it: states, and a table of events.
 
-An instance, in the arena, and a copy, outside, go through the same states: what is written outside arrives there while
-it leaves the arena. What a plan may do at a step is what the table allows for the state of its operands; a running
-operation and a transfer under way pin theirs, since no move gives up bytes that are read or filled. The planners make
-their moves ahead of time, so nothing of this is decided in a run: the verifier follows every stay through the table.
+An instance in the arena and a copy outside go through the same states: a value arrives in its copy while it leaves the
+arena. What a plan may do at a step is what the table allows for the state of the step's operands. A transfer under way
+pins both of its ends, as no event gives up bytes that are being read or filled. Planners decide all of this ahead of
+time; the verifier follows every instance and copy through the table.
+
+Not checked here: sizes, addresses and lifetimes, see `verify` and `verify_moves`.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ class TransferState(str, Enum):
     """What the bytes of an instance or a copy hold."""
 
     ABSENT = "absent"
-    """No value yet."""
+    """They hold no value yet."""
     ARRIVING = "arriving"
-    """A transfer fills them: not to be read or written."""
+    """A transfer fills them, so that they must be neither read nor written."""
     PRESENT = "present"
-    """The value."""
+    """They hold the value."""
     LEAVING = "leaving"
-    """The value, which a transfer reads: not to be written or given up."""
+    """They hold the value and a transfer reads it, so that they must be neither written nor given up."""
 
 
-class Event(str, Enum):
-    """What happens to them; the value says it in an error."""
+class TransferEvent(str, Enum):
+    """What happens to the bytes of an instance or a copy; the value is the wording of errors."""
 
     MAKE = "an operation makes it"
     READ = "an operation reads it"
@@ -41,49 +43,54 @@ class Event(str, Enum):
     COPIED = "a transfer from it ends"
 
 
-LEGAL: Mapping[tuple[TransferState, Event], TransferState] = MappingProxyType(
+TRANSITIONS: Mapping[tuple[TransferState, TransferEvent], TransferState] = MappingProxyType(
     {
-        (TransferState.ABSENT, Event.MAKE): TransferState.PRESENT,
-        (TransferState.ABSENT, Event.FILL): TransferState.ARRIVING,
-        (TransferState.ARRIVING, Event.FILLED): TransferState.PRESENT,
-        (TransferState.PRESENT, Event.READ): TransferState.PRESENT,
-        (TransferState.PRESENT, Event.UPDATE): TransferState.PRESENT,
-        (TransferState.PRESENT, Event.DISCARD): TransferState.ABSENT,
-        (TransferState.PRESENT, Event.COPY): TransferState.LEAVING,
-        (TransferState.LEAVING, Event.READ): TransferState.LEAVING,
-        (TransferState.LEAVING, Event.COPIED): TransferState.PRESENT,
+        (TransferState.ABSENT, TransferEvent.MAKE): TransferState.PRESENT,
+        (TransferState.ABSENT, TransferEvent.FILL): TransferState.ARRIVING,
+        (TransferState.ARRIVING, TransferEvent.FILLED): TransferState.PRESENT,
+        (TransferState.PRESENT, TransferEvent.READ): TransferState.PRESENT,
+        (TransferState.PRESENT, TransferEvent.UPDATE): TransferState.PRESENT,
+        (TransferState.PRESENT, TransferEvent.DISCARD): TransferState.ABSENT,
+        (TransferState.PRESENT, TransferEvent.COPY): TransferState.LEAVING,
+        (TransferState.LEAVING, TransferEvent.READ): TransferState.LEAVING,
+        (TransferState.LEAVING, TransferEvent.COPIED): TransferState.PRESENT,
     }
 )
-"""From a state and what happens to the state behind it; what is not here must not happen."""
+"""The state that follows a state and an event; what is not in the table must not happen."""
 
 
 class StateTracker:
-    """The stays of one memory, each with its state; all are absent at first.
+    """The state of every instance of one memory, by its index; all are absent at first.
 
     Args:
-        what: an error calls one of them: "instance" or "copy".
+        what: what an error calls one of them: "instance" or "copy".
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._found: dict[int, TransferState] = {}
+        self._states: dict[int, TransferState] = {}
 
     def __getitem__(self, number: int) -> TransferState:
-        return self._found.get(number, TransferState.ABSENT)
+        return self._states.get(number, TransferState.ABSENT)
 
-    def place(self, number: int) -> None:
-        """A stay holds its value from before the step on."""
-        self._found[number] = TransferState.PRESENT
+    def mark_present(self, number: int) -> None:
+        """Note that an instance holds its value from before the training step on."""
+        self._states[number] = TransferState.PRESENT
 
-    def move(self, where: str, number: int, event: Event) -> None:
-        """Something happens to a stay.
+    def apply(self, where: str, number: int, event: TransferEvent) -> None:
+        """Bring an instance into the state that follows an event.
+
+        Args:
+            where: what an error names as the place of the fault.
+            number: index of the instance.
+            event: what happens to its bytes.
 
         Raises:
-            PlanError: the table does not allow it in the state that the stay is in.
+            PlanError: the table does not allow the event in the state that the instance is in.
         """
         found = self[number]
-        after = LEGAL.get((found, event))
+        after = TRANSITIONS.get((found, event))
         if after is None:
-            allowed = " or ".join(before.value for before, cause in LEGAL if cause is event)
+            allowed = " or ".join(before.value for before, cause in TRANSITIONS if cause is event)
             raise PlanError(where, f"{self._what} {number} {allowed} when {event.value}", found.value)
-        self._found[number] = after
+        self._states[number] = after

@@ -1,9 +1,14 @@
 """Check a plan without trusting its maker.
 
-Replays the steps and raises `PlanError` unless every operation runs first exactly once, reads the right values while
-they are there and unharmed, only repeats what may be repeated, no two live instances overlap, transfers are waited for
-before anybody relies on them, and state lies where all plans of a run expect it. It shares no code with the planners; it
-does not check seconds.
+The verifier replays the steps and raises `PlanError` unless all of this holds:
+
+- Every operation runs, and runs for the first time exactly once; only what may be repeated is repeated.
+- Every operation reads the right values, which are there and unharmed.
+- No two live instances overlap.
+- Transfers are waited for before a step relies on them.
+- State lies where all plans of a run expect it.
+
+It shares no code with the planners. Seconds are not checked.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from ...memory.errors import PlanError
 from .costs import CostTable
 from .state_layout import StateLayout
 from .steps import ALIGNMENT, NO_INSTANCE, NO_TENSOR, Fetch, Plan, Run
-from .transfer_states import Event, StateTracker
+from .transfer_states import StateTracker, TransferEvent
 from .verify_moves import TransferReplay
 
 
@@ -62,37 +67,31 @@ def _check_instances(plan: Plan, graph: Graph, state: StateLayout) -> None:
 
 
 class _Replay:
-    """What holds which value at a point of the step."""
+    """What holds which value at a point of the training step; `_begin_replay` makes one for the beginning.
 
-    def __init__(self, plan: Plan, graph: Graph, state: StateLayout) -> None:
+    Args:
+        plan: the plan that is replayed.
+        graph: lowered.
+        state: where the state lies.
+        inside: of each instance, whether it holds its value.
+        written: of each instance that holds a value, how often that value was updated.
+    """
+
+    def __init__(
+        self, plan: Plan, graph: Graph, state: StateLayout, inside: StateTracker, written: dict[int, int]
+    ) -> None:
         self.plan = plan
         self.graph = graph
         self.state = state
-        self.inside = StateTracker("instance")
-        self.written: dict[int, int] = {}
+        self.inside = inside
+        self.written = written
         self.updater = {tensor: op.id for op in graph.ops for tensor in op.updates}
         self.runs: dict[int, int] = {}
         self.kernels: dict[int, int] = {}
-        self.transfers = TransferReplay(plan, graph, state, self.inside, self.written)
-        seen: dict[int, int] = {}
-        fetched = {step.instance for step in plan.steps if isinstance(step, Fetch)}
-        for number, i in enumerate(plan.instances):
-            if i.tensor == NO_TENSOR or number in fetched:
-                continue
-            role = graph.tensors[i.tensor].role
-            if role in STATE or role in FED:
-                if i.tensor in seen:
-                    raise PlanError(f"instance {number}", "one instance of each state or fed tensor", "a second")
-                if i.birth or (role in STATE and i.death != len(plan.steps) - 1):
-                    raise PlanError(f"instance {number}", "state that lives the whole step", f"{i.birth} to {i.death}")
-                if graph.tensors[i.tensor].name in state.outside:
-                    raise PlanError(f"instance {number}", "state that is fetched, as its home is outside", str(i))
-                seen[i.tensor] = number
-                self.inside.place(number)
-                self.written[number] = 0
+        self.transfers = TransferReplay(plan, graph, state, inside, written)
 
-    def use(self, where: str, position: int, number: int, tensor: int) -> None:
-        """An instance is named at a step for a tensor."""
+    def check_operand(self, where: str, position: int, number: int, tensor: int) -> None:
+        """Check that a step may name an instance for a tensor: the instance is the tensor's and alive."""
         if not 0 <= number < len(self.plan.instances):
             raise PlanError(where, "an instance of the plan", str(number))
         instance = self.plan.instances[number]
@@ -102,24 +101,51 @@ class _Replay:
             raise PlanError(where, f"instance {number} alive", f"it lives from {instance.birth} to {instance.death}")
 
     def read(self, where: str, position: int, number: int, tensor: int, op: int) -> None:
-        """An instance is read at a step: it must hold the value that `op` means, before or after the update."""
-        self.use(where, position, number, tensor)
-        self.inside.move(f"{where}: {self.graph.tensors[tensor].name}", number, Event.READ)
+        """Check that an instance which is read holds the value that `op` means, from before or after the update."""
+        self.check_operand(where, position, number, tensor)
+        self.inside.apply(f"{where}: {self.graph.tensors[tensor].name}", number, TransferEvent.READ)
         updates = int(self.updater.get(tensor, op) < op)
         if self.written[number] != updates:
             age = "new" if updates else "old"
             raise PlanError(where, f"the {age} value of {self.graph.tensors[tensor].name}", "the other one")
 
     def check_state(self) -> None:
-        """At the end the new state is where the next step expects it."""
-        values = {self.plan.instances[n].tensor: v for n, v in self.written.items()} | self.transfers.at_home()
+        """Check that the new state lies, at the end, where the next training step expects it."""
+        values = {
+            self.plan.instances[n].tensor: v for n, v in self.written.items()
+        } | self.transfers.count_home_updates()
         for tensor in self.updater:
             if values.get(tensor) != 1:
                 raise PlanError("plan", f"the new value of {self.graph.tensors[tensor].name} at the end", "the old one")
 
 
+def _begin_replay(plan: Plan, graph: Graph, state: StateLayout) -> _Replay:
+    """Check what is there before the training step, state and what is fed, and begin to replay there."""
+    inside, written = StateTracker("instance"), dict[int, int]()
+    replay = _Replay(plan, graph, state, inside, written)
+    replay.transfers.check_copies()
+    seen: set[int] = set()
+    fetched = {step.instance for step in plan.steps if isinstance(step, Fetch)}
+    for number, i in enumerate(plan.instances):
+        if i.tensor == NO_TENSOR or number in fetched:
+            continue
+        role = graph.tensors[i.tensor].role
+        if role in STATE or role in FED:
+            where = f"instance {number}"
+            if i.tensor in seen:
+                raise PlanError(where, "one instance of each state or fed tensor", "a second")
+            if i.birth or (role in STATE and i.death != len(plan.steps) - 1):
+                raise PlanError(where, "state that lives the whole step", f"{i.birth} to {i.death}")
+            if graph.tensors[i.tensor].name in state.outside:
+                raise PlanError(where, "state that is fetched, as its home is outside", str(i))
+            seen.add(i.tensor)
+            inside.mark_present(number)
+            written[number] = 0
+    return replay
+
+
 def _check_steps(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout) -> None:
-    replay = _Replay(plan, graph, state)
+    replay = _begin_replay(plan, graph, state)
     for position, step in enumerate(plan.steps):
         if not isinstance(step, Run):
             replay.transfers.follow(f"step {position} ({type(step).__name__.lower()})", position, step)
@@ -144,12 +170,12 @@ def _check_steps(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout)
             if before and index in kind.kept:
                 replay.read(where, position, number, tensor, op.id)
                 continue
-            replay.use(where, position, number, tensor)
-            replay.inside.move(where, number, Event.MAKE)
+            replay.check_operand(where, position, number, tensor)
+            replay.inside.apply(where, number, TransferEvent.MAKE)
             replay.written[number] = 0
         for number, tensor in zip(step.inputs, op.inputs, strict=True):
             if tensor in op.updates:
-                replay.inside.move(where, number, Event.UPDATE)
+                replay.inside.apply(where, number, TransferEvent.UPDATE)
                 replay.written[number] = 1
         _check_inplace(plan, graph, position, step, where)
         replay.runs.setdefault(op.id, position + 1)
@@ -205,7 +231,10 @@ def _check_workspace(plan: Plan, costs: CostTable, position: int, step: Run, whe
 
 
 def _check_overlaps(plan: Plan) -> None:
-    """No two instances that live at the same step share a byte, but an input that ends as an output begins in it."""
+    """Check that no two instances alive at one step share a byte, and count the most bytes alive.
+
+    An input that ends where an output begins may give the output its bytes.
+    """
     births: dict[int, list[int]] = defaultdict(list)
     deaths: dict[int, list[int]] = defaultdict(list)
     for number, i in enumerate(plan.instances):

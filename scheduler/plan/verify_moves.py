@@ -1,6 +1,8 @@
-"""Check the transfers of a plan: what leaves is whole and stays until it has left, what comes back is read when it is there.
+"""Check the transfers of a plan.
 
-Part of `verify`; shares no code with the planners.
+What leaves the arena must hold its value and stay until it has left; what comes back must be there before it is read.
+Copies must lie apart while they live, and state outside at its home. This is part of `verify` and shares no code with
+the planners; seconds are not checked.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ from ...layers.graph import STATE, Graph
 from ...memory.errors import PlanError
 from .state_layout import StateLayout
 from .steps import NO_TENSOR, PAGE, Fetch, Instance, Offload, Plan, Wait
-from .transfer_states import Event, StateTracker
+from .transfer_states import StateTracker, TransferEvent
 
 
 class TransferReplay:
-    """Follows the transfers through a step.
+    """The transfers of a plan while its steps are replayed.
 
     Args:
-        plan: whose steps are replayed.
+        plan: the plan whose steps are replayed.
         graph: lowered.
-        state: where it lies.
-        inside: of each instance, whether its value is there.
+        state: where the state lies.
+        inside: the state of each instance in the arena.
         written: of the instances that hold a value, how often it was updated; those that come back are added.
     """
 
@@ -38,12 +40,13 @@ class TransferReplay:
         self._written_outside: dict[int, int] = {}
         self._in_flight: dict[int, Offload | Fetch] = {}
         self._homes: dict[int, int] = {}
-        self._check_copies()
-        for number in self._homes.values():
-            self._outside.place(number)
-            self._written_outside[number] = 0
 
-    def _check_copies(self) -> None:
+    def check_copies(self) -> None:
+        """Check where the copies lie, and note which of them are there before the training step; to be called first.
+
+        Raises:
+            PlanError: a copy is not aligned, not at its home, dead, or in the way of another.
+        """
         plan, end = self._plan, 0
         for number, copy in enumerate(plan.copies):
             where = f"copy {number}"
@@ -57,11 +60,16 @@ class TransferReplay:
             end = max(end, copy.address + copy.nbytes)
         if end != plan.outside_bytes:
             raise PlanError("plan", f"outside_bytes {end}, the highest end of a copy", str(plan.outside_bytes))
-        for first, second in overlapping(plan.copies):
+        overlap = find_overlap(plan.copies)
+        if overlap is not None:
+            first, second = overlap
             raise PlanError(f"copy {second}", "copies outside apart while they live", f"it overlaps copy {first}")
+        for number in self._homes.values():
+            self._outside.mark_present(number)
+            self._written_outside[number] = 0
 
     def _check_home(self, where: str, number: int, copy: Instance) -> None:
-        """State is outside at its home alone, for the whole step; all else is above."""
+        """Check that state lies outside at its home alone, for the whole training step, and all else above it."""
         tensor, state = self._graph.tensors[copy.tensor], self._state
         if tensor.role not in STATE:
             if copy.address < state.outside_nbytes:
@@ -76,15 +84,15 @@ class TransferReplay:
             )
         self._homes[copy.tensor] = number
 
-    def at_home(self) -> dict[int, int]:
-        """Of each tensor of the state whose home is outside, how often its value there was updated."""
+    def count_home_updates(self) -> dict[int, int]:
+        """Count for each tensor whose home is outside how often its value there was updated."""
         return {tensor: self._written_outside[number] for tensor, number in self._homes.items()}
 
     def follow(self, where: str, position: int, step: Offload | Fetch | Wait) -> None:
-        """Check one step."""
+        """Check one plan step and note what it changes."""
         match step:
             case Wait():
-                self._end(where, position, step.transfer)
+                self._end_transfer(where, position, step.transfer)
                 return
             case Offload():
                 self._begin_offload(where, position, step)
@@ -92,7 +100,7 @@ class TransferReplay:
                 self._begin_fetch(where, position, step)
         self._in_flight[position] = step
 
-    def _pair(self, where: str, position: int, step: Offload | Fetch) -> tuple[Instance, Instance]:
+    def _check_ends(self, where: str, position: int, step: Offload | Fetch) -> tuple[Instance, Instance]:
         plan = self._plan
         if not 0 <= step.instance < len(plan.instances) or not 0 <= step.copy < len(plan.copies):
             raise PlanError(where, "an instance and a copy of the plan", str(step))
@@ -101,65 +109,67 @@ class TransferReplay:
             raise PlanError(where, "an instance and a copy of one tensor and size", f"{instance}, {copy}")
         if instance.address % PAGE:
             raise PlanError(where, f"an address aligned to {PAGE}", str(instance.address))
-        self._alive(where, position, instance, copy)
+        self._check_alive(where, position, instance, copy)
         return instance, copy
 
-    def _alive(self, where: str, position: int, *stays: Instance) -> None:
-        for stay in stays:
-            if not stay.birth <= position <= stay.death:
-                raise PlanError(where, "both ends of a transfer alive until it is waited for", str(stay))
+    def _check_alive(self, where: str, position: int, *instances: Instance) -> None:
+        for i in instances:
+            if not i.birth <= position <= i.death:
+                raise PlanError(where, "both ends of a transfer alive until it is waited for", str(i))
 
     def _begin_offload(self, where: str, position: int, step: Offload) -> None:
-        _, copy = self._pair(where, position, step)
-        self._inside.move(where, step.instance, Event.COPY)
+        _, copy = self._check_ends(where, position, step)
+        self._inside.apply(where, step.instance, TransferEvent.COPY)
         if copy.tensor in self._homes:
-            self._outside.move(where, step.copy, Event.DISCARD)
+            self._outside.apply(where, step.copy, TransferEvent.DISCARD)
         elif copy.birth != position:
             raise PlanError(where, "a fresh copy", f"copy {step.copy}, {copy}")
-        self._outside.move(where, step.copy, Event.FILL)
+        self._outside.apply(where, step.copy, TransferEvent.FILL)
 
     def _begin_fetch(self, where: str, position: int, step: Fetch) -> None:
-        instance, _ = self._pair(where, position, step)
-        self._outside.move(where, step.copy, Event.COPY)
+        instance, _ = self._check_ends(where, position, step)
+        self._outside.apply(where, step.copy, TransferEvent.COPY)
         if instance.birth != position:
             raise PlanError(where, "a fresh instance", f"instance {step.instance}, {instance}")
-        self._inside.move(where, step.instance, Event.FILL)
+        self._inside.apply(where, step.instance, TransferEvent.FILL)
 
-    def _end(self, where: str, position: int, transfer: int) -> None:
+    def _end_transfer(self, where: str, position: int, transfer: int) -> None:
         step = self._in_flight.pop(transfer, None)
         if step is None:
             raise PlanError(where, "a transfer that has begun and was not waited for yet", f"step {transfer}")
-        self._alive(where, position, self._plan.instances[step.instance], self._plan.copies[step.copy])
+        self._check_alive(where, position, self._plan.instances[step.instance], self._plan.copies[step.copy])
         if isinstance(step, Offload):
-            self._inside.move(where, step.instance, Event.COPIED)
-            self._outside.move(where, step.copy, Event.FILLED)
+            self._inside.apply(where, step.instance, TransferEvent.COPIED)
+            self._outside.apply(where, step.copy, TransferEvent.FILLED)
             self._written_outside[step.copy] = self._written[step.instance]
         else:
-            self._outside.move(where, step.copy, Event.COPIED)
-            self._inside.move(where, step.instance, Event.FILLED)
+            self._outside.apply(where, step.copy, TransferEvent.COPIED)
+            self._inside.apply(where, step.instance, TransferEvent.FILLED)
             self._written[step.instance] = self._written_outside[step.copy]
 
     def finish(self) -> None:
-        """At the end of the step."""
+        """Check at the end of the training step that every transfer was waited for."""
         if self._in_flight:
             raise PlanError("plan", "a wait for every transfer", f"none for that of step {min(self._in_flight)}")
 
 
-def overlapping(stays: Sequence[Instance]) -> list[tuple[int, int]]:
-    """The first two stays that share a byte at a step; empty where none do."""
+def find_overlap(instances: Sequence[Instance]) -> tuple[int, int] | None:
+    """Find the first two instances, by their indices, that share a byte at a plan step; None where none do."""
+    dies, is_born = -1, 0
     events = sorted(
-        [(s.birth, 0, n) for n, s in enumerate(stays)] + [(s.death + 1, -1, n) for n, s in enumerate(stays)]
+        [(i.birth, is_born, n) for n, i in enumerate(instances)]
+        + [(i.death + 1, dies, n) for n, i in enumerate(instances)]
     )
     alive: list[tuple[int, int]] = []
-    for _, kind, number in events:
-        stay = stays[number]
-        place = bisect_left(alive, (stay.address, number))
-        if kind:
+    for _, event, number in events:
+        new = instances[number]
+        place = bisect_left(alive, (new.address, number))
+        if event == dies:
             del alive[place]
             continue
-        for other in alive[max(place - 1, 0) : place + 1]:
-            its = stays[other[1]]
-            if its.address < stay.address + stay.nbytes and stay.address < its.address + its.nbytes:
-                return [(other[1], number)]
-        insort(alive, (stay.address, number))
-    return []
+        for _, neighbour in alive[max(place - 1, 0) : place + 1]:
+            other = instances[neighbour]
+            if other.address < new.address + new.nbytes and new.address < other.address + other.nbytes:
+                return neighbour, number
+        insort(alive, (new.address, number))
+    return None

@@ -1,9 +1,9 @@
 """The strategies, and all that a strategy of one's own needs: what it derives from, declares, reads and proposes.
 
-`Strategy` is what the planner asks, `StrategyKind` the declaration that `register_strategy` takes. A strategy is made for
-a `Placer`, whose `problem` is all that may be looked at: the graph, its costs and where the state lies. It proposes an
-`Order`: ids of operations, a second occurrence being a recomputation, and between them `Move`s of tensors. The placer
-gives an order its instances, kernels and addresses, which make it a `PlacedOrder`.
+`Strategy` is what the planner asks, `StrategyKind` the declaration that `register_strategy` takes. A strategy is made
+for a `Placer`, whose `problem` is all that may be looked at: the graph, its costs and where the state lies. It proposes
+an `Order`: ids of operations, a second occurrence being a recomputation, and between them `Move`s of tensors. The
+placer gives an order its instances, kernels and addresses, which make it a `PlacedOrder`.
 """
 
 from ..layout.moves import Move, Order, Transfer

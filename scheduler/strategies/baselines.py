@@ -1,9 +1,10 @@
 """The baselines `sequential` and `revolve` on the blocks of a graph: which number of segments or slots they take.
 
-Every block saves all that its backward pass reads and repeats nothing within itself; the pattern alone decides what runs
-again. In a chain of up to `TRIED` blocks every number is tried as it would run. In a longer chain at most `TRIED`
-numbers are, those that no other number beats in both seconds and bytes when they are replayed on the chain. The strategy
-proposes the fastest order that fits when it is placed and has its kernels; of two equally fast ones, the smaller.
+Every block saves all that its backward pass reads and repeats nothing within itself; the pattern alone decides what
+runs again. In a chain of up to `TRIED` blocks every number is tried as it would run. In a longer chain at most `TRIED`
+numbers are, those that no other number beats in both seconds and bytes when they are replayed on the chain. The
+strategy proposes the fastest order that fits when it is placed and has its kernels; of two equally fast ones, the
+smaller.
 
 Source: the comparison in Herrmann, Beaumont et al., arXiv 1911.13214, section 5.
 """

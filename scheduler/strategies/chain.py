@@ -30,7 +30,7 @@ SHORT = 24
 SMALL_STEP = 8
 """A short chain is solved again for this part of the missing bytes less, and then for twice as many each time."""
 LEAST_STEP = 4096
-"""A long chain is solved again for at least this part of its bytes less, and then for at least twice as many each time."""
+"""A long chain is solved again for at least this part of its bytes less, and then for twice as many each time."""
 
 
 class ChainStrategy(Strategy):

@@ -1,4 +1,4 @@
-"""How the names of strategies are read: `sequential:4` is `sequential` in four segments, `offload:lru` a rule of eviction.
+"""How names of strategies are read: `sequential:4` is `sequential` in four segments, `offload:lru` a rule of eviction.
 
 The names, and what may stand behind the colon of each, are those of the registered strategies. Decides from the text
 alone. Not checked: whether a network has as many blocks as segments are asked for.

@@ -1,4 +1,4 @@
-"""The graph's own order, in which every operation runs once: what `keep` and `liveness` are, and what others begin with."""
+"""The graph's own order, in which every operation runs once: `keep` and `liveness`, and what others begin with."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ chain plans of budgets around its own, and may leave part of the state outside t
 blocks stays, parameters before momentum, as these would move most. What does not fit beside all that is moved out.
 
 Several numbers of segments to drop, and several shares of the state to keep, are tried. Each order is first scheduled
-with one layout, cache and choice of kernels; the fastest orders are then scheduled with all of them. The fastest plan of
-all is proposed.
+with one layout, cache and choice of kernels; the fastest orders are then scheduled with all of them. The fastest plan
+of all is proposed.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 """
@@ -34,7 +34,7 @@ from ..offload.segments import affordable, cheap_segments, first_segments
 from ..offload.transfers import with_moves
 from ..offload.uses import UseTable
 from ..plan.link import Link
-from ..plan.state_layout import StateLayout, in_order_of_blocks, lay_out_state
+from ..plan.state_layout import StateLayout, lay_out_state, sort_by_block
 from ..plan.steps import NO_TENSOR, PAGE, Run, align_up
 from .chain import ChainStrategy
 from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
@@ -52,8 +52,8 @@ MANY = 4000
 WORKSPACE_SHARE = 8
 """The workspace of a fast kernel takes at most this part of what is beside the state."""
 STREAMED_BYTES = 64 * 2**10
-"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own. Only
-the plan of least memory lets those leave that fill a page."""
+"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own.
+Only the plan of least memory lets those leave that fill a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class OffloadStrategy(Strategy):
     def _lay_out(self, staying_bytes: int, large_bytes: int = STREAMED_BYTES) -> StateLayout:
         """Lay the state out so that at most `staying_bytes` of its large tensors stay in the arena."""
         graph = self._placer.problem.graph
-        large = [t for t in in_order_of_blocks(graph) if t.nbytes >= large_bytes]
+        large = [t for t in sort_by_block(graph) if t.nbytes >= large_bytes]
         outside: set[int] = set()
         for tensor in sorted(large, key=lambda t: t.role is not Role.PARAMETER):
             staying_bytes -= tensor.nbytes

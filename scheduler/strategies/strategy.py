@@ -24,7 +24,7 @@ class StrategyName:
 
     Attributes:
         name: the name of a registered strategy.
-        detail: what stood behind the colon, as the strategy's `read_detail` returned it; None where nothing stood there.
+        detail: what stood behind the colon, as the strategy's `read_detail` returned it; None where nothing did.
     """
 
     name: str
@@ -59,7 +59,8 @@ class Strategy(ABC):
 class LinkUse(Enum):
     """What a strategy does with a link to memory outside the arena.
 
-    `NONE` moves no tensor. `OPTIONAL` moves some where there is a link, `REQUIRED` always may: it is refused without one.
+    `NONE` moves no tensor. `OPTIONAL` moves some where there is a link, `REQUIRED` always may: it is refused without
+    one.
     """
 
     NONE = "none"
@@ -68,7 +69,7 @@ class LinkUse(Enum):
 
 
 MakeStrategy: TypeAlias = Callable[[Placer, StrategyName], Strategy]
-"""Makes a strategy for the problem of a placer. It refuses a detail that the problem does not allow with a ConfigError."""
+"""Makes a strategy for the problem of a placer; refuses with a ConfigError a detail that the problem does not allow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-import benchmarks.superneurons.__main__ as superneurons
 from bathyal.layers import (
     AvgPool2d,
     BatchNorm2d,
@@ -28,6 +27,7 @@ from bathyal.scheduler.offload.recompute import Recomputation
 from bathyal.scheduler.plan.steps import NO_TENSOR
 from bathyal.scheduler.planner import make_plan
 from benchmarks.superneurons.accounting import activation_peak, baseline_bytes, layer_order, live_bytes, peak
+from benchmarks.superneurons.figures import list_figures
 from benchmarks.superneurons.layers import CHEAP, CHECKPOINTS, IMAGES, NO_VALUE, LayerKind, Step, paper_network
 from benchmarks.superneurons.recompute import largest_layer_bytes, paper_order, recomputations, segments
 from tests.support.random_networks import random_network, random_problem
@@ -115,14 +115,9 @@ def test_only_the_stem_of_a_residual_network_is_recomputed_for_each_step():
     assert rest[0] == rest[1]
 
 
-@pytest.fixture(scope="module")
-def figures():
-    return superneurons.figures
-
-
 @pytest.mark.parametrize("name", ["alexnet", "resnet50"])
-def test_our_plans_take_no_more_than_the_paper_where_both_have_the_same_means(figures, name):
-    rows = {row.stage: row for row in figures(name)}
+def test_our_plans_take_no_more_than_the_paper_where_both_have_the_same_means(name):
+    rows = {row.stage: row for row in list_figures(name)}
     for stage in ("liveness", *(mode.value for mode in Recomputation)):
         row = rows[stage]
         assert row.ours_mib <= row.reproduced_mib

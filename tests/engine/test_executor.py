@@ -43,7 +43,7 @@ from bathyal.memory.devices.simulated import SimulatedDevice
 from bathyal.memory.errors import BudgetError, DataError
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.layout.problem import Problem
-from bathyal.scheduler.plan.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.plan.state_layout import infer_layout, lay_out_state
 from bathyal.scheduler.plan.steps import NO_INSTANCE, Fetch, Offload, Run, Wait
 from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import make_plan
@@ -155,7 +155,7 @@ def run(problem, plan, device, steps=3, seed=5):
     backend = ReferenceBackend()
     (images,) = problem.graph.with_role(Role.INPUT)
     with tier_for(plan) as tier:
-        state = State(problem.graph, planned_layout(plan, problem.graph), backend, device, tier)
+        state = State(problem.graph, infer_layout(plan, problem.graph), backend, device, tier)
         state.initialize(seed)
         executor = Executor(plan, problem.graph, backend, device, tier)
         executor.bind()

@@ -46,7 +46,7 @@ def feeds(case):
 
 
 DEEP = ("resnet34", "resnet101", "resnet152")
-"""For these only what differs from network to network: `auto` takes the plans of `chain`, and the baselines are short."""
+"""Of these only what differs from network to network: `auto` takes the plans of `chain`, the baselines are short."""
 FIXED = [name for name in STRATEGIES if name not in MOVING]
 SPILLING = ("alexnet", "vgg11_bn", "resnet18", "resnet50")
 
@@ -54,7 +54,6 @@ SPILLING = ("alexnet", "vgg11_bn", "resnet18", "resnet50")
 @pytest.mark.parametrize("name", NAMES)
 def test_high_water_is_the_predicted_peak_and_placement_wastes_little(name):
     """At the smallest budget, the largest worth giving, and between; arena bytes over the peak of live bytes."""
-    case = problem(name)
     case = problem(name)
     for strategy in ("keep", "liveness", "chain") if name in DEEP else FIXED:
         planner = StrategyPlanner(case, strategy)

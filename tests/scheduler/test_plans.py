@@ -13,7 +13,7 @@ from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import BudgetError, ConfigError
 from bathyal.scheduler.blocks.bounds import knapsack_seconds
 from bathyal.scheduler.plan.simulate import simulate
-from bathyal.scheduler.plan.state_layout import planned_layout
+from bathyal.scheduler.plan.state_layout import infer_layout
 from bathyal.scheduler.plan.steps import NO_TENSOR, Plan
 from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import StrategyPlanner, make_plan, min_budget
@@ -32,7 +32,7 @@ def test_plans_fit_and_are_what_they_say(seed, strategy):
     planner = StrategyPlanner(problem, strategy)
     for budget in budgets(problem, strategy):
         plan = planner.plan(budget)
-        verify(plan, problem.graph, problem.costs, planned_layout(plan, problem.graph))
+        verify(plan, problem.graph, problem.costs, infer_layout(plan, problem.graph))
         assert plan.peak_bytes <= budget
         assert plan.peak_bytes == max(i.address + i.nbytes for i in plan.instances)
         assert plan.live_peak_bytes <= plan.peak_bytes

@@ -9,7 +9,7 @@ from bathyal.engine.state import State
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.layout.problem import Problem
-from bathyal.scheduler.plan.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.plan.state_layout import infer_layout, lay_out_state
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
 from tests.support.host_tier import HostTier
 from tests.support.lowered_graphs import relative_distance
@@ -53,7 +53,7 @@ def feeds(step):
 def run(case, plan, backend, device, tier, steps=STEPS):
     """Losses, digest, weights and the executor, after some steps in an arena full of NaN."""
     device.arena.poison(0xFF, 0, plan.peak_bytes)
-    state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
+    state = State(case.graph, infer_layout(plan, case.graph), backend, device, tier)
     state.initialize(FIRST_VALUES)
     executor = Executor(plan, case.graph, backend, device, tier)
     executor.bind()

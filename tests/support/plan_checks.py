@@ -9,7 +9,7 @@ import numpy as np
 from bathyal.layers.graph import FED, STATE
 from bathyal.layers.kinds import KINDS, overwritten
 from bathyal.scheduler.layout.problem import Problem
-from bathyal.scheduler.plan.state_layout import planned_layout
+from bathyal.scheduler.plan.state_layout import infer_layout
 from bathyal.scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Wait
 from bathyal.scheduler.planner import StrategyPlanner
 
@@ -48,7 +48,7 @@ def run_byte_by_byte(plan: Plan, problem: Problem) -> None:
     Knows of no lifetimes: it only looks at addresses, at what each operation reads, and at what it may overwrite.
     """
     graph, instances = problem.graph, plan.instances
-    state = planned_layout(plan, graph)
+    state = infer_layout(plan, graph)
     memory = np.full(plan.peak_bytes, -1, np.int64)
     outside = np.full(plan.outside_bytes, -1, np.int64)
     moving: dict[int, tuple[slice, slice, bool]] = {}

@@ -12,7 +12,7 @@ from bathyal.engine.session import plan_without_memory
 from bathyal.memory.sizes import parse_size
 from bathyal.options.network import choose
 from bathyal.pictures import plan as plan_picture
-from bathyal.scheduler.plan.occupancy import occupancy
+from bathyal.scheduler.plan.occupancy import measure_occupancy
 
 NETWORK = ["small_resnet", "--image", "8", "--batch", "8", "--device", "null"]
 BEGINS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -64,7 +64,7 @@ def drawn_lanes(*arguments):
 
 def test_transfers_are_drawn_in_a_lane_for_each_direction():
     lanes, words, top, planned = drawn_lanes("--strategy", "offload", "--memory", "1700 KiB", "--link", "1 GB,2 GB")
-    carries = occupancy(planned.plan, planned.graph, planned.costs).transfers
+    carries = measure_occupancy(planned.plan, planned.graph, planned.costs).transfers
     assert len(carries) > 4
     assert words >= {"out", "in"}
     for name, outward in (("out", True), ("in", False)):

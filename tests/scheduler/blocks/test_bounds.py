@@ -47,8 +47,9 @@ def step(*extra):
 ONCE = 8 + 1 + 6 + 1 + 4
 ALWAYS = 3 + 1 + 5  # images, labels and weight
 
-# What runs again (seconds) by what is held (units): logits 1, a 4, b 8, c 2 units; 1, 8, 1, 6 seconds. Without b, making
-# c again takes a. The hull: nothing 16; c 10; c and logits 9; a and c with b made from a: 2; a, c, logits 1; all 0.
+# What runs again (seconds) by what is held (units): logits 1, a 4, b 8, c 2 units; 1, 8, 1, 6 seconds. Without b,
+# making c again takes a. The hull: nothing 16; c 10; c and logits 9; a and c with b made from a: 2; a, c, logits 1;
+# all 0.
 CASES = [
     (100, 0),
     (ALWAYS + 15, 0),

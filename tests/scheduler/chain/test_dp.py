@@ -394,7 +394,7 @@ def test_a_saved_output_is_also_a_checkpoint():
     for count in (2, 3, 7, 20):
         chain = Chain((block,) * count + (loss,))
         assert minimum_budget(chain) == 3
-        # Three bytes: x_0 and two neighbours. Block i is reached from x_0 each time, but for block 1 with its input saved.
+        # Three bytes: x_0 and two neighbours. Each block is reached from x_0, but for block 1 with its input saved.
         assert solve(chain, 3, EXACT).seconds == count * (count + 1) / 2 + count - 1
         for checkpoints in (2, 3, 5):
             seconds = solve(chain, 1 + 1 + checkpoints, EXACT).seconds

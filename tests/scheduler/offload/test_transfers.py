@@ -108,7 +108,7 @@ def test_drawn_graphs_run_byte_by_byte(seed, operations, eviction, share):
 def there_and_back(out, inward, *, full=False, heavy=None):
     """The order in which t1 leaves for t3, which is large, and comes back for the last operation.
 
-    Six operations of a second; a page takes as many seconds as is said. Four pages of room, beside one of small tensors.
+    Six operations of a second; a page takes as many seconds as is said. Four pages of room, beside a small one.
     """
     rows = [("concat", (0,), (1,)), ("concat", (1,), (2,)), ("concat", (2,), (3,)), ("concat", (3,), (4,))]
     rows += [("concat", (4,), (5,)), ("concat", (5, 1), (6,))]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bathyal.layers.graph import FED, STATE, Role
-from bathyal.scheduler.plan.occupancy import Use, occupancy
+from bathyal.scheduler.plan.occupancy import Use, measure_occupancy
 from bathyal.scheduler.plan.simulate import simulate
 from bathyal.scheduler.planner import make_plan
 from tests.support.plan_checks import PLENTY, budgets, with_workspace
@@ -16,7 +16,7 @@ from tests.support.random_networks import random_problem
 def test_uses_add_up_to_the_live_bytes(seed, strategy):
     problem = with_workspace(random_problem(seed), 256) if seed % 2 else random_problem(seed)
     plan = make_plan(problem, strategy, budgets(problem, strategy)[0])
-    timeline, found = simulate(plan, problem.costs), occupancy(plan, problem.graph, problem.costs)
+    timeline, found = simulate(plan, problem.costs), measure_occupancy(plan, problem.graph, problem.costs)
     assert (sum(found.nbytes.values()) == timeline.live_bytes).all()
     assert all((steps >= 0).all() for steps in found.nbytes.values())
     state = sum(i.nbytes for i in plan.instances if i.tensor >= 0 and problem.graph.tensors[i.tensor].role in STATE)
@@ -30,7 +30,7 @@ def test_uses_add_up_to_the_live_bytes(seed, strategy):
 def test_passes_follow_one_another():
     problem = random_problem(1)
     plan = make_plan(problem, "liveness", PLENTY)
-    found = occupancy(plan, problem.graph, problem.costs)
+    found = measure_occupancy(plan, problem.graph, problem.costs)
     forward, loss, backward = (found.passes[name] for name in ("forward", "loss", "backward"))
     assert forward[0] == 0
     assert forward[1] == loss[0] < loss[1] == backward[0] < backward[1] == found.edges[-1]

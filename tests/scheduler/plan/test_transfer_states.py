@@ -5,57 +5,62 @@ import itertools
 import pytest
 
 from bathyal.memory.errors import PlanError
-from bathyal.scheduler.plan.transfer_states import LEGAL, Event, StateTracker, TransferState
+from bathyal.scheduler.plan.transfer_states import TRANSITIONS, StateTracker, TransferEvent, TransferState
 
-WRITES = (Event.MAKE, Event.UPDATE, Event.DISCARD, Event.FILL)
-UNDER_WAY = {TransferState.ARRIVING: Event.FILLED, TransferState.LEAVING: Event.COPIED}
+WRITES = (TransferEvent.MAKE, TransferEvent.UPDATE, TransferEvent.DISCARD, TransferEvent.FILL)
+UNDER_WAY = {TransferState.ARRIVING: TransferEvent.FILLED, TransferState.LEAVING: TransferEvent.COPIED}
 
 
 @pytest.mark.parametrize("state", UNDER_WAY)
 def test_what_a_transfer_moves_is_not_written_and_not_moved_again(state):
     """It is pinned: of all events only the end of that transfer changes its state."""
-    for event in (*WRITES, Event.COPY):
-        assert (state, event) not in LEGAL
-    assert [event for event in Event if LEGAL.get((state, event), state) is not state] == [UNDER_WAY[state]]
+    for event in (*WRITES, TransferEvent.COPY):
+        assert (state, event) not in TRANSITIONS
+    assert [event for event in TransferEvent if TRANSITIONS.get((state, event), state) is not state] == [
+        UNDER_WAY[state]
+    ]
 
 
 @pytest.mark.parametrize("state", [TransferState.ABSENT, TransferState.ARRIVING])
-@pytest.mark.parametrize("event", [Event.READ, Event.UPDATE, Event.COPY, Event.COPIED])
+@pytest.mark.parametrize("event", [TransferEvent.READ, TransferEvent.UPDATE, TransferEvent.COPY, TransferEvent.COPIED])
 def test_a_value_that_is_not_there_is_not_used(state, event):
-    assert (state, event) not in LEGAL
+    assert (state, event) not in TRANSITIONS
 
 
 def test_a_value_is_written_over_only_as_an_update_or_after_it_was_given_up():
-    assert [e for e in (*WRITES, Event.FILLED) if (TransferState.PRESENT, e) in LEGAL] == [Event.UPDATE, Event.DISCARD]
-    assert LEGAL[TransferState.PRESENT, Event.UPDATE] is TransferState.PRESENT
-    assert LEGAL[TransferState.PRESENT, Event.DISCARD] is TransferState.ABSENT
+    assert [e for e in (*WRITES, TransferEvent.FILLED) if (TransferState.PRESENT, e) in TRANSITIONS] == [
+        TransferEvent.UPDATE,
+        TransferEvent.DISCARD,
+    ]
+    assert TRANSITIONS[TransferState.PRESENT, TransferEvent.UPDATE] is TransferState.PRESENT
+    assert TRANSITIONS[TransferState.PRESENT, TransferEvent.DISCARD] is TransferState.ABSENT
 
 
 def test_no_state_is_a_dead_end_and_each_is_reached():
     reached = {TransferState.ABSENT}
     for _ in TransferState:
-        reached |= {after for (before, _), after in LEGAL.items() if before in reached}
+        reached |= {after for (before, _), after in TRANSITIONS.items() if before in reached}
     assert reached == set(TransferState)
     for state in TransferState:
-        assert any(before is state and after is not state for (before, _), after in LEGAL.items())
+        assert any(before is state and after is not state for (before, _), after in TRANSITIONS.items())
 
 
-def test_a_stay_follows_the_table_and_what_it_forbids_names_all_that_would_do():
-    for state, event in itertools.product(TransferState, Event):
+def test_an_instance_follows_the_table_and_what_it_forbids_names_all_that_would_do():
+    for state, event in itertools.product(TransferState, TransferEvent):
         found = StateTracker("copy")
         # The way to each state; the table alone says where it leads.
         for step in {
             TransferState.ABSENT: (),
-            TransferState.ARRIVING: (Event.FILL,),
-            TransferState.PRESENT: (Event.MAKE,),
-            TransferState.LEAVING: (Event.MAKE, Event.COPY),
+            TransferState.ARRIVING: (TransferEvent.FILL,),
+            TransferState.PRESENT: (TransferEvent.MAKE,),
+            TransferState.LEAVING: (TransferEvent.MAKE, TransferEvent.COPY),
         }[state]:
-            found.move("step 1", 3, step)
+            found.apply("step 1", 3, step)
         assert found[3] is state
-        if (state, event) in LEGAL:
-            found.move("step 2", 3, event)
-            assert found[3] is LEGAL[state, event]
+        if (state, event) in TRANSITIONS:
+            found.apply("step 2", 3, event)
+            assert found[3] is TRANSITIONS[state, event]
             continue
         with pytest.raises(PlanError, match=rf"step 2: expected copy 3 .*when {event.value}, got {state.value}"):
-            found.move("step 2", 3, event)
+            found.apply("step 2", 3, event)
         assert found[3] is state

@@ -31,7 +31,7 @@ def case():
 
 @pytest.fixture(scope="module")
 def roomy():
-    """One tensor leaves, is needed by every second operation, and comes back: nothing else limits what may be changed."""
+    """One tensor leaves, is needed by every second operation, and returns: nothing else limits what may be changed."""
     rows = [("concat", (0,), (1,)), ("concat", (1,), (2,)), ("relu", (2,), (3,)), ("concat", (3, 1), (4,))]
     made = hand_made(rows, [PAGE] * 5, [1.0] * 4, Link(PAGE, PAGE), outputs=(4,))
     out, back, wait = (Move(what, 1) for what in (Transfer.OFFLOAD, Transfer.FETCH, Transfer.WAIT))

@@ -43,7 +43,7 @@ def chain(seed):
 
 
 def ways(case):
-    """For every way to move what may move: the most bytes live, those with the labels there to the end, and the seconds.
+    """For every way to move what may move: the most bytes live, those with labels there to the end, and the seconds.
 
     Played anew, by hand.
 
@@ -105,7 +105,7 @@ def optimum(seed, budget, labels_stay=False):
 def test_what_is_found_is_never_better_than_the_best_of_all_ways_and_seldom_much_worse():
     """On average 11 % more seconds than the best of all ways takes, 78 % at the worst chain and budget.
 
-    The ways are free of addresses. The worst are those where operands leave because no hole between them is large enough.
+    The ways are free of addresses. The worst are those where operands leave because no hole is large enough.
     """
     ratios = []
     for seed in SEEDS:

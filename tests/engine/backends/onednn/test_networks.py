@@ -35,7 +35,7 @@ from bathyal.memory.devices.simulated import SimulatedDevice
 from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.layout.problem import Problem
-from bathyal.scheduler.plan.state_layout import lay_out_state, planned_layout
+from bathyal.scheduler.plan.state_layout import infer_layout, lay_out_state
 from bathyal.scheduler.planner import make_plan
 from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
 from tests.support.lowered_graphs import relative_distance
@@ -125,7 +125,7 @@ def run(case, plan, device, backend=BACKEND):
     """Losses, digest of the weights, weights and executor after some steps."""
     images = case.graph.with_role(Role.INPUT)[0].shape
     with tier_for(plan) as tier:
-        state = State(case.graph, planned_layout(plan, case.graph), backend, device, tier)
+        state = State(case.graph, infer_layout(plan, case.graph), backend, device, tier)
         state.initialize(5)
         executor = Executor(plan, case.graph, backend, device, tier)
         executor.bind()
