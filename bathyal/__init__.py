@@ -63,6 +63,7 @@ from .memory.errors import (
 )
 from .memory.sizes import format_size, parse_size
 from .scheduler.plan.steps import Plan
+from .scheduler.strategies import Strategy, StrategyKind, register_strategy, unregister_strategy
 
 __version__ = "0.1.0"
 
@@ -115,6 +116,8 @@ __all__ = [
     "Sigmoid",
     "Source",
     "StepResult",
+    "Strategy",
+    "StrategyKind",
     "Synthetic",
     "Tanh",
     "Target",
@@ -130,6 +133,8 @@ __all__ = [
     "parse_size",
     "register_backend",
     "register_operation",
+    "register_strategy",
     "unregister_backend",
     "unregister_operation",
+    "unregister_strategy",
 ]

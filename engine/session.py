@@ -30,6 +30,7 @@ from ..scheduler.plan.state_layout import StateLayout, infer_layout, lay_out_sta
 from ..scheduler.plan.steps import Plan
 from ..scheduler.plan.verify import verify
 from ..scheduler.planner import make_plan
+from ..scheduler.strategies import LinkUse, StrategyName, find_link_use
 from .backends.backend import Backend
 from .executor import Executor
 from .planning.background_load import BackgroundLoad
@@ -217,7 +218,7 @@ class Session:
             costs = estimate(graph, self.backend)
         layout = lay_out_state(graph) if training_batch else self.state_layout
         saved = self.saved_plan
-        own = device.own_tier is not None and self.settings.strategy.name == "auto"
+        own = device.own_tier is not None and find_link_use(self.settings.strategy) is LinkUse.OPTIONAL
         spills = self.settings.may_spill or own or (saved is not None and saved.plan.outside_bytes)
         if spills and (mode is Mode.TRAINING or layout.outside):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
@@ -229,7 +230,7 @@ class Session:
     def _make_plan(self, mode: Mode, batch: int) -> Planned:
         problem = self._make_problem(mode, batch)
         begin = time.perf_counter()
-        strategy = str(self.settings.strategy) if mode is Mode.TRAINING else "liveness"
+        strategy = self.settings.strategy if mode is Mode.TRAINING else StrategyName("liveness")
         here = Surroundings(self.backend.name, self.backend.version(), self.threads)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         plan = self._take_saved_plan(problem, here) if training_batch else None
@@ -248,7 +249,7 @@ class Session:
             logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")
         return saved.plan
 
-    def _plan_with_known_kernels(self, problem: Problem, strategy: str, key: str) -> Plan | None:
+    def _plan_with_known_kernels(self, problem: Problem, strategy: StrategyName, key: str) -> Plan | None:
         if key not in self.known_kernels:
             return None
         costs = restrict_kernels(problem.costs, problem.graph, self.known_kernels[key])

@@ -26,7 +26,7 @@ from ..memory.errors import ConfigError, ShapeError, one_of
 from ..memory.sizes import parse_size
 from ..scheduler.layout.kernels import Kernels
 from ..scheduler.plan.link import Link, parse_link
-from ..scheduler.strategies.names import MOVING, StrategyName, parse_strategy
+from ..scheduler.strategies import LinkUse, StrategyName, find_link_use, parse_strategy
 from .backends.backend import Backend
 from .backends.cuda.graphs import MATH
 from .backends.registry import AUTO, BackendOptions, find_backend, make_backend
@@ -123,7 +123,7 @@ class Settings:
             "optimizer": _check_optimizer(self.optimizer),
             "loss": _check_loss(self.loss),
             "memory": None if self.memory is None else parse_size(self.memory),
-            "strategy": self.strategy if isinstance(self.strategy, StrategyName) else parse_strategy(self.strategy),
+            "strategy": parse_strategy(self.strategy),
             "kernels": Kernels(one_of("kernels", self.kernels, [k.value for k in Kernels])),
             "device": self.device,
             "dtype": one_of("dtype", self.dtype, DTYPES),
@@ -151,9 +151,10 @@ class Settings:
 
     @property
     def may_spill(self) -> bool:
-        """Whether tensors may be moved out: the strategy does so by its nature, or `auto` was told that it may."""
+        """Whether tensors may be moved out: the strategy must do so, or it may, as `auto`, and was told where or how fast."""
+        use = find_link_use(self.strategy)
         told = any(given is not None for given in (self.link, self.spill_dir, self.spill_size))
-        return self.strategy.name in MOVING or (self.strategy.name == "auto" and told)
+        return use is LinkUse.REQUIRED or (use is LinkUse.OPTIONAL and told)
 
     def make_backend(self) -> Backend:
         """Make the backend of `device`.

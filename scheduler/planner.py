@@ -1,51 +1,45 @@
 """From a lowered graph, a cost table and a budget to a verified plan.
 
-A strategy is a name for how orders of operations are proposed. A proposal is drafted and given addresses; the first
-that fits the arena is given the fastest kernels that fit beside it. Pure: the same input gives the same plan.
-
-`keep` and `liveness` run the graph in its own order; `chain` does so too while that fits, then follows the optimal
-chain plan, and at last the plan of least memory. `sequential` and `revolve` are the patterns that others use, on the same
-blocks. `offload` and `superneurons` move tensors out over a link, the latter computes cheap ones again too; `stream` may
-leave state outside as well. `auto` is the best of `chain` and, where there is a link, `stream`. Where state is outside
-already, because another program of the run has put it there, every strategy moves.
+A strategy proposes an order of operations, placed within the budget; the planner gives it the fastest kernels that fit
+beside it, puts the plan into numbers and has it verified. The strategies and what they propose are listed in
+`strategies.registry`. Pure: the same input gives the same plan.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
-from ..layers.graph import Graph
 from ..memory.errors import BudgetError
 from ..memory.sizes import format_size
 from .blocks.bounds import knapsack_seconds
-from .layout.lifetimes import Lifetimes
 from .layout.placer import PlacedOrder, Placer
 from .layout.problem import Problem
 from .plan.link import Link
 from .plan.simulate import simulate
 from .plan.steps import Instance, Plan
 from .plan.verify import verify
-from .strategies.baselines import BaselineStrategy, plain_model
-from .strategies.chain import ChainStrategy
-from .strategies.names import MOVING, STRATEGIES, StrategyName, parse_strategy
-from .strategies.offload import OffloadStrategy
-from .strategies.registry import BestOf, Strategy
+from .strategies.names import parse_strategy
+from .strategies.registry import STRATEGIES, has_backward, make_strategy
+from .strategies.strategy import LinkUse, StrategyName
 
 __all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan", "min_budget"]
 
 
-def make_plan(problem: Problem, strategy: str, budget_bytes: int) -> Plan:
+def make_plan(problem: Problem, strategy: str | StrategyName, budget_bytes: int) -> Plan:
     """Make and verify the plan of `strategy` within `budget_bytes`.
 
     Raises:
-        ConfigError: no such strategy, or more segments than the network has blocks; names the nearest.
+        ConfigError: there is no such strategy, it needs a link and the problem has none, or the network has fewer
+            blocks than segments are asked for; names the nearest.
         BudgetError: nothing fits; names the smallest budget that works.
+        PlanError: the strategy, one that was added, proposes what is no plan; names the rule that it breaks.
     """
     return StrategyPlanner(problem, strategy).plan(budget_bytes)
 
 
 def min_budget(problem: Problem) -> int:
-    """The smallest budget in bytes for which `chain` has a plan of `problem`: the arena of its plan of least memory."""
+    """Return the smallest budget in bytes for which `chain` has a plan: the arena of its plan of least memory."""
     return StrategyPlanner(problem, "chain").least_bytes
 
 
@@ -60,102 +54,63 @@ class StrategyPlanner:
         ConfigError: as `make_plan` does.
     """
 
-    def __init__(self, problem: Problem, strategy: str) -> None:
+    def __init__(self, problem: Problem, strategy: str | StrategyName) -> None:
         self.problem = problem
-        self.strategy: StrategyName = parse_strategy(strategy)
-        self._placer = Placer(problem, whole_step=self.strategy.name == "keep")
-        name, training = self.strategy.name, _is_training(problem.graph)
-        self._natural: PlacedOrder | None = None
-        self._orders: Strategy | None = None
-        self._chain: ChainStrategy | None = None
-        self._own_order = [op.id for op in problem.graph.ops]
-        self._runs_once = False
-        self._own_draft: Lifetimes | None = None
-        self._own_least = 0 if name == "keep" else self._placer.least_at_loss()
-        if training and name in ("sequential", "revolve"):
-            self._orders = BaselineStrategy(self._placer, self.strategy, plain_model(self._placer))
-        elif problem.state.outside:
-            own = self.strategy if name in MOVING else StrategyName("offload")
-            self._orders = OffloadStrategy(self._placer, own)
-        else:
-            self._runs_once = True
-            if training and name in ("auto", "chain"):
-                self._orders = self._chain = ChainStrategy(self._placer)
-                if name == "auto" and problem.costs.link is not None:
-                    moving = OffloadStrategy(self._placer, StrategyName("stream"), self._chain)
-                    self._orders = BestOf(self._placer, [self._chain, moving])
-            elif training and name in MOVING:
-                chain = ChainStrategy(self._placer) if name == "stream" else None
-                self._orders = OffloadStrategy(self._placer, self.strategy, chain)
-        smallest = None if self._orders is None else self._orders.smallest()
-        proposed = [smallest, self._natural_within(None if smallest is None else smallest.end)]
-        self._least = min((p for p in proposed if p is not None), key=lambda placed: placed.end)
+        self.strategy = parse_strategy(strategy)
+        self._kind = STRATEGIES.find(self.strategy.name)
+        self._placer = Placer(problem, whole_step=self._kind.whole_step)
+        self._strategy = make_strategy(self._placer, self.strategy)
 
-    def _natural_within(self, nbytes: int | None) -> PlacedOrder | None:
-        """The graph's own order, where a strategy takes it and it may end within `nbytes`; placing takes seconds."""
-        placer = self._placer
-        if self._natural is not None or not self._runs_once or (nbytes is not None and nbytes < self._own_least):
-            return self._natural
-        if self._own_draft is None:
-            self._own_draft = placer.find_lifetimes(self._own_order)
-            self._own_least = placer.least_end(self._own_draft)
-        if nbytes is None or self._own_least <= nbytes:
-            placed = placer.place_lifetimes(self._own_order, self._own_draft)
-            self._natural = replace(placed, note="every operation once, in the network's order")
-        return self._natural
+    @cached_property
+    def _smallest(self) -> PlacedOrder:
+        return self._strategy.smallest()
 
     @property
     def least_bytes(self) -> int:
         """The smallest budget that works."""
-        return self._least.end
+        return self._smallest.end
 
     def plan(self, budget_bytes: int) -> Plan:
-        """The verified plan within `budget_bytes`.
+        """Make the verified plan within `budget_bytes`.
 
         Raises:
             BudgetError: nothing fits; names the smallest budget that works.
+            PlanError: as `make_plan` does.
         """
-        least, problem = self._least, self.problem
-        if budget_bytes < least.end:
+        least, problem = self.least_bytes, self.problem
+        if budget_bytes < least:
             raise BudgetError(
                 f"memory for strategy {str(self.strategy)!r}",
-                f"at least {least.end} bytes ({format_size(least.end)})",
+                f"at least {least} bytes ({format_size(least)})",
                 f"{budget_bytes} bytes ({format_size(budget_bytes)})",
                 self._hint(),
-                least_bytes=least.end,
+                least_bytes=least,
             )
-        natural = self._natural_within(budget_bytes)
-        if natural is not None and natural.end <= budget_bytes:
-            chosen = natural
-        else:
-            chosen = (self._orders.fastest(budget_bytes) if self._orders is not None else None) or least
+        chosen = self._strategy.fastest(budget_bytes) or self._smallest
         chosen = self._placer.finish(chosen, budget_bytes)
-        plan = _plan(problem, str(self.strategy), budget_bytes, chosen, least.end)
-        if self._chain is not None:
-            plan = replace(plan, chain_bound_seconds=self._chain.bound_seconds(budget_bytes))
+        plan = _describe(problem, str(self.strategy), budget_bytes, chosen, least)
+        plan = replace(plan, chain_bound_seconds=self._strategy.chain_bound_seconds(budget_bytes))
         verify(plan, problem.graph, problem.costs, chosen.state)
         return plan
 
     def _hint(self) -> str:
-        """Which strategies need less, the first of them without a disk."""
+        """Say which strategies need less memory, first one without a disk."""
         name, problem = self.strategy.name, self.problem
         words = []
-        if _is_training(problem.graph) and name not in ("auto", "chain", *MOVING):
-            needs = StrategyPlanner(problem, "chain").least_bytes
-            words.append(f"Strategy 'chain' needs {needs} bytes ({format_size(needs)}).")
-        streams = name == "stream" or (name == "auto" and problem.costs.link is not None)
-        if _is_training(problem.graph) and not streams and not problem.fixed_state:
-            placer = Placer(problem, whole_step=False)
-            least = OffloadStrategy(placer, StrategyName("stream"), link=Link(1.0, 1.0)).smallest().end
-            words.append(f"With a disk (--spill-dir) 'stream' needs {least} bytes ({format_size(least)}).")
+        if has_backward(problem.graph):
+            streams = name == "stream" or (name == "auto" and problem.costs.link is not None)
+            if self._kind.link is LinkUse.NONE and name != "chain":
+                needs = StrategyPlanner(problem, "chain").least_bytes
+                words.append(f"Strategy 'chain' needs {needs} bytes ({format_size(needs)}).")
+            if not streams and not problem.fixed_state:
+                any_link = replace(problem, costs=replace(problem.costs, link=Link(1.0, 1.0)))
+                needs = StrategyPlanner(any_link, "stream").least_bytes
+                words.append(f"With a disk (--spill-dir) 'stream' needs {needs} bytes ({format_size(needs)}).")
         return " ".join(words) or "Give more memory, a smaller batch or smaller images."
 
 
-def _is_training(graph: Graph) -> bool:
-    return any(op.forward_op != op.id for op in graph.ops)
-
-
-def _plan(problem: Problem, strategy: str, budget_bytes: int, chosen: PlacedOrder, least_bytes: int) -> Plan:
+def _describe(problem: Problem, strategy: str, budget_bytes: int, chosen: PlacedOrder, least_bytes: int) -> Plan:
+    """Put a placed order into the numbers of a plan."""
     lifetimes, copies = chosen.lifetimes, chosen.lifetimes.copies
     plan = Plan(
         strategy=strategy,

@@ -22,7 +22,7 @@ from ..reports.plan import describe_network
 from ..scheduler.curve import Point, curve
 from ..scheduler.layout.problem import Problem
 from ..scheduler.strategies.names import parse_strategy
-from ..scheduler.strategies.offload import require_link
+from ..scheduler.strategies.registry import require_link
 
 SUMMARY = "what a step takes at budgets from the least to no limit, by strategy"
 STRATEGIES = "liveness,chain,sequential,revolve"

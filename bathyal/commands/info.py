@@ -14,7 +14,7 @@ from ..memory.errors import DeviceError
 from ..memory.sizes import format_size
 from ..models.registry import MODELS
 from ..options.arguments import add_json_argument
-from ..scheduler.strategies.names import SPELLINGS
+from ..scheduler.strategies.names import list_spellings
 
 SUMMARY = "say what this machine and this installation offer"
 
@@ -57,7 +57,7 @@ def collect_facts() -> dict[str, Any]:
         "free_bytes": machine.free_bytes(),
         "default_budget_bytes": machine.default_budget(),
         "backends": {name: _describe_version(name) for name in BACKENDS if name != AUTO},
-        "strategies": list(SPELLINGS),
+        "strategies": list(list_spellings()),
         "models": {name: entry.description for name, entry in MODELS.items()},
     }
 

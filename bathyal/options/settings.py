@@ -19,7 +19,7 @@ from ..layers.builder import DTYPES
 from ..layers.optimizers.sgd import SGD
 from ..memory.errors import ConfigError
 from ..scheduler.layout.kernels import Kernels
-from ..scheduler.strategies.names import SPELLINGS
+from ..scheduler.strategies.names import list_spellings
 
 DEFAULT_LEARNING_RATE = 0.1
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -56,7 +56,7 @@ def list_setting_options() -> tuple[SettingOption, ...]:
     text = {"metavar": "SIZE"}
     return (
         SettingOption("memory", "the budget: '400 MiB', '1 GB', bytes", unset="80 %% of what is free", how=text),
-        SettingOption("strategy", f"one of {', '.join(SPELLINGS)}", "auto"),
+        SettingOption("strategy", f"one of {', '.join(list_spellings())}", "auto"),
         SettingOption(
             "spill_dir",
             "where tensors may be moved to, on a disk",

@@ -45,7 +45,7 @@ def plan_without_memory(network: Layer, settings: Settings, budget_bytes: int, m
     """Plan for `budget_bytes` by analytic costs, without an arena: networks and budgets of any size."""
     begin = time.perf_counter()
     problem, surroundings = make_problem_without_memory(network, settings, mode)
-    plan = make_plan(problem, str(settings.strategy), budget_bytes)
+    plan = make_plan(problem, settings.strategy, budget_bytes)
     return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, surroundings)
 
 
@@ -55,5 +55,5 @@ def plan_alone(network: Layer, settings: Settings, budget_bytes: int, *, progres
         problem = session.problem
         here = Surroundings(session.backend.name, session.backend.version(), session.threads)
     begin = time.perf_counter()
-    plan = make_plan(problem, str(settings.strategy), budget_bytes)
+    plan = make_plan(problem, settings.strategy, budget_bytes)
     return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)

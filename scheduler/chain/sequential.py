@@ -15,18 +15,27 @@ from .step_writer import StepWriter
 from .types import Chain, ChainStep
 
 
+def check_segments(blocks: int, segments: int) -> None:
+    """Refuse a number of segments into which so many blocks cannot be cut.
+
+    Raises:
+        ConfigError: there are fewer segments than 1 or more than blocks; names the nearest number that works.
+    """
+    most = max(blocks, 1)
+    if not 1 <= segments <= most:
+        expected = f"1 to {most} segments, as the network has {blocks} blocks"
+        nearest = min(max(segments, 1), most)
+        raise ConfigError("strategy 'sequential'", expected, str(segments), f"'sequential:{nearest}' is the nearest.")
+
+
 def sequential_steps(chain: Chain, segments: int) -> tuple[ChainStep, ...]:
     """Write the plan with `segments` segments; every block saves by its first option.
 
     Raises:
-        ConfigError: fewer segments than 1 or more than blocks; names the nearest number that works.
+        ConfigError: as `check_segments` does.
     """
     count = len(chain.blocks) - 1
-    most = max(count, 1)
-    if not 1 <= segments <= most:
-        expected = f"1 to {most} segments, as the network has {count} blocks"
-        nearest = min(max(segments, 1), most)
-        raise ConfigError("strategy 'sequential'", expected, str(segments), f"'sequential:{nearest}' is the nearest.")
+    check_segments(count, segments)
     starts = [number * (count // segments) for number in range(segments)]
     ends = [*starts[1:], count]
     writer = StepWriter(chain)

@@ -23,11 +23,11 @@ class Kernels(str, Enum):
 
 
 Choice = Callable[[int], tuple[int, int]]
-"""For an operation the index and the workspace bytes of its kernel."""
+"""Returns for an operation's id the index and the workspace bytes of its kernel."""
 
 
 def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
-    """The choice to plan memory with: the first kernel where kernels are fixed, else the one with least workspace."""
+    """Return the choice that memory is planned with: the first kernel where they are fixed, else least workspace."""
 
     def choose(op: int) -> tuple[int, int]:
         index = 0 if kernels is Kernels.FIXED else costs.smallest(op)
@@ -43,12 +43,12 @@ def _fastest_of(costs: CostTable, op: int, among: Iterable[int]) -> tuple[int, i
 
 
 def fastest(costs: CostTable) -> Choice:
-    """The fastest kernel of each operation, whatever its workspace."""
+    """Return the choice of the fastest kernel of each operation, whatever its workspace."""
     return lambda op: _fastest_of(costs, op, range(len(costs.kernels[op])))
 
 
 def fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
-    """The fastest kernel of each operation that needs at most so much workspace; else the one with the least."""
+    """Return the choice of the fastest kernel with at most so much workspace, else of the one with the least."""
 
     def choose(op: int) -> tuple[int, int]:
         options, smallest = costs.kernels[op], costs.smallest(op)
@@ -59,13 +59,13 @@ def fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
 
 
 def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
-    """The fastest kernel for what runs once, after the loss; for all that may run again the choice of `otherwise`."""
+    """Return the choice of the fastest kernels for the backward pass, and of `otherwise` for what may run again."""
     fast = fastest(costs)
     return lambda op: otherwise(op) if graph.ops[op].phase is Phase.FORWARD else fast(op)
 
 
 def fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> Choice:
-    """The fastest kernel of each operation that fits `room_bytes` beside what `planned` has alive at all its runs."""
+    """Return the choice of the fastest kernels that fit `room_bytes` beside what lives in `planned` when they run."""
     live = planned.live_bytes()
     free: dict[int, int] = {}
     for position, step in enumerate(planned.steps):

@@ -1,8 +1,10 @@
-"""From an order of operations to instances: who is alive when, and who may take over whose memory.
+"""From an order of operations to instances of tensors: when each is alive, and which share memory.
 
-An order is a list of operation ids; a second occurrence is a recomputation, and between them tensors may be moved out
-and fetched back. That alone fixes residency: each read takes the latest instance of its tensor, and an instance lives
-from its first use to its last. What a strategy keeps, drops or moves is therefore nothing but the order that it emits.
+An order is a list of operation ids, where a second occurrence is a recomputation, with moves of tensors between them.
+That alone fixes which tensors are in the arena when: each read takes the latest instance of its tensor, and an instance
+lives from its first use to its last. So a strategy says what it keeps, drops or moves by the order that it proposes.
+
+Not checked: whether every operation runs, and whether those that run again may; the plan's verifier is.
 """
 
 from __future__ import annotations
@@ -15,18 +17,19 @@ import numpy.typing as npt
 
 from ...layers.graph import FED, STATE, Graph, Role, Tensor
 from ...layers.kinds import KINDS, inplace_pairs
+from ...memory.errors import PlanError
 from ..plan.steps import NO_INSTANCE, NO_TENSOR, PAGE, Fetch, Offload, Run, Step, Wait, align_up
 from .moves import Move, Order, Transfer
 
 
 def aligned_size(tensor: Tensor) -> int:
-    """Bytes that a tensor takes in the arena."""
+    """Return the bytes that a tensor takes in the arena."""
     return align_up(tensor.nbytes)
 
 
 @dataclass(slots=True)
 class LiveIntervals:
-    """Stays of tensors somewhere, as columns: of each its tensor, first step, last step and bytes."""
+    """Intervals in which tensors are somewhere, as columns: the tensor, first step, last step and bytes of each."""
 
     tensor: list[int] = field(default_factory=list)
     birth: list[int] = field(default_factory=list)
@@ -34,7 +37,7 @@ class LiveIntervals:
     nbytes: list[int] = field(default_factory=list)
 
     def add(self, tensor: int, birth: int, nbytes: int) -> int:
-        """A stay of one step for now; return its number."""
+        """Add an interval of one step, which may grow; return its number."""
         self.tensor.append(tensor)
         self.birth.append(birth)
         self.death.append(birth)
@@ -44,13 +47,13 @@ class LiveIntervals:
 
 @dataclass(slots=True)
 class Lifetimes(LiveIntervals):
-    """A plan without addresses: its instances as columns. Those that share memory have the same buffer.
+    """A plan without addresses: its instances as columns, and its steps.
 
     Attributes:
-        steps: as in the plan.
-        buffer: of each instance; the buffer's own number is that of its first instance.
+        steps: the steps of the plan.
+        buffer: the buffer of each instance. Instances that share memory have the same one, named by the first of them.
         paged: buffers of instances that are moved; their sizes and addresses are multiples of a page.
-        copies: stays outside the arena.
+        copies: the intervals in which tensors are outside the arena.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -59,7 +62,7 @@ class Lifetimes(LiveIntervals):
     copies: LiveIntervals = field(default_factory=LiveIntervals)
 
     def buffers(self) -> dict[int, tuple[int, int, int]]:
-        """For each buffer (birth, death, bytes) over all its instances."""
+        """Return for each buffer (birth, death, bytes) over all its instances."""
         spans: dict[int, tuple[int, int, int]] = {}
         for instance, buffer in enumerate(self.buffer):
             birth, death, nbytes = self.birth[instance], self.death[instance], self.nbytes[instance]
@@ -70,7 +73,7 @@ class Lifetimes(LiveIntervals):
         return spans
 
     def live_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes alive at each step."""
+        """Return the bytes alive at each step, (steps,)."""
         change = np.zeros(len(self.steps) + 1, np.int64)
         for birth, death, nbytes in self.buffers().values():
             change[birth] += nbytes
@@ -79,7 +82,7 @@ class Lifetimes(LiveIntervals):
 
 
 def without_dead_recomputations(graph: Graph, order: Sequence[int]) -> list[int]:
-    """Leave out repeated runs whose outputs nobody reads before they are made again."""
+    """Leave out repeated runs whose outputs no operation reads before they are made again."""
     first: dict[int, int] = {}
     for position, number in enumerate(order):
         first.setdefault(number, position)
@@ -116,13 +119,16 @@ def find_lifetimes(
     Args:
         graph: lowered.
         order: operation ids and moves; every tensor that is read is made before, or is fed, state or `resident`.
-        kernel: for an operation the index and the workspace bytes of its kernel.
-        size: bytes of a tensor.
-        resident: tensors that are there at the start, besides what is fed and state.
+        kernel: returns for an operation the index and the workspace bytes of its kernel.
+        size: returns the bytes of a tensor.
+        resident: tensors that are in the arena at the start, besides state and what the host writes.
         final: tensors that must still be there at the end, besides state and the graph's outputs.
         share: whether an output may take over the memory of an input that dies.
-        whole_step: every tensor has memory of its own for the whole step.
+        whole_step: whether every tensor has memory of its own for the whole step.
         outside: state whose home is outside the arena; without moves it is there from its first use to its last.
+
+    Raises:
+        PlanError: the order names no operation of the graph, reads what is not there, or waits for no transfer.
     """
     out = Lifetimes()
     steps, last = out.steps, len(order) - 1
@@ -133,9 +139,11 @@ def find_lifetimes(
     known: dict[int, int] = {}  # one object for each size: there are few, and an object for each instance takes more
 
     def find(t: int, position: int, reader: str) -> None:
-        """What is fed, and state, is there without being made: from the start, or brought where its home is outside."""
+        """Begin the life of a tensor that is there without being made: state, or what the host writes."""
         role = tensors[t].role
-        assert role in STATE or role in FED, f"{reader} reads {tensors[t].name} before it is made"
+        if role not in STATE and role not in FED:
+            expected = f"an operation before it that makes {tensors[t].name}"
+            raise PlanError(f"entry {position} of the order ({reader})", expected, "none")
         current[t] = add(t, position if t in outside else 0, size(tensors[t]))
         if role in STATE and t not in outside:
             death[-1] = last
@@ -147,6 +155,8 @@ def find_lifetimes(
             nbytes = size(tensors[entry.tensor])
             steps.append(moving.step(entry, position, known.setdefault(nbytes, nbytes)))
             continue
+        if not 0 <= entry < len(ops):
+            raise PlanError(f"entry {position} of the order", f"one of {len(ops)} operations", str(entry))
         op = ops[entry]
         again = entry in done
         done.add(entry)
@@ -185,7 +195,7 @@ def find_lifetimes(
 
 
 class _Moving:
-    """Turns the moves of an order into steps."""
+    """Turns the moves of an order into steps, and keeps what they do to lifetimes."""
 
     def __init__(self, out: Lifetimes, current: dict[int, int], outside: Container[int], last: int) -> None:
         self._out = out
@@ -197,15 +207,17 @@ class _Moving:
         self._moved: set[int] = set()
 
     def step(self, move: Move, position: int, size: int) -> Step:
-        """The step of a move of so many bytes, and what it does to lifetimes."""
+        """Return the step of a move of so many bytes."""
         out, t = self._out, move.tensor
         copies = out.copies
         if move.what is Transfer.WAIT:
+            if t not in self._begun:
+                raise PlanError(f"entry {position} of the order", f"a transfer of tensor {t} to wait for", "none")
             began = self._begun[t]
             step = out.steps[began]
             assert isinstance(step, (Offload, Fetch))
-            for stays, number in ((out, step.instance), (copies, step.copy)):
-                stays.death[number] = max(stays.death[number], position)
+            for intervals, number in ((out, step.instance), (copies, step.copy)):
+                intervals.death[number] = max(intervals.death[number], position)
             return Wait(began)
         self._begun[t] = position
         if move.what is Transfer.OFFLOAD:
@@ -216,16 +228,18 @@ class _Moving:
             self._moved.add(instance)
             return Offload(instance, self._copy[t])
         if t not in self._copy:
-            self._copy[t] = self._home(t, size)
+            self._copy[t] = self._add_home(t, position, size)
         copy = self._copy[t]
         # Not padded yet: an output may take over the memory of what came back, as that of any other instance.
         instance = self._current[t] = out.add(t, position, size)
         self._moved.add(instance)
         return Fetch(copy, instance)
 
-    def _home(self, tensor: int, nbytes: int) -> int:
-        """The copy of a tensor of the state, which is there from the start to the end."""
-        assert tensor in self._outside, "only state is outside before it has left"
+    def _add_home(self, tensor: int, position: int, nbytes: int) -> int:
+        """Add the copy of a tensor of the state that is outside from the start to the end."""
+        if tensor not in self._outside:
+            expected = f"a copy of tensor {tensor} outside the arena to fetch"
+            raise PlanError(f"entry {position} of the order", expected, "none: it has not left")
         copies = self._out.copies
         home = copies.add(tensor, 0, align_up(nbytes, PAGE))
         copies.death[home] = self._last

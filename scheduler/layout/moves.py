@@ -1,7 +1,7 @@
-"""What stands between the operations of an order: tensors leave the arena and come back.
+"""An order of operations, with moves between them by which tensors leave the arena and come back.
 
-An order of operation ids and moves fixes a step but for kernels and addresses. A tensor leaves as the value that it has
-then; from the wait on, its bytes are free unless an operation reads it once more before it is fetched. Pure data.
+An order fixes a step but for kernels and addresses. A tensor leaves with the value that it has when the transfer
+begins. From the wait on its bytes are free, unless an operation reads it once more before it is fetched. Pure data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 
 class Transfer(Enum):
-    """What happens to a tensor between two operations."""
+    """What happens to a tensor between two operations: a transfer out or back begins, or its end is waited for."""
 
     OFFLOAD = "offload"
     FETCH = "fetch"
@@ -25,8 +25,8 @@ class Move:
     """One move.
 
     Attributes:
-        what: begins a transfer, or waits for the tensor's latest.
-        tensor: id in the graph.
+        what: whether a transfer begins, or the latest of the tensor is waited for.
+        tensor: the tensor's id in the graph.
     """
 
     what: Transfer

@@ -1,7 +1,8 @@
 """Addresses: where each buffer of a plan lies in the arena.
 
-State comes first (`state_layout`). The other buffers are rectangles in time × addresses that must not overlap. Several orders of a first-fit are tried,
-and the heap pool replaying the step; the lowest arena wins, and the search ends when it equals the live peak.
+State comes first (`plan.state_layout`). The other buffers are rectangles in time × addresses that must not overlap.
+They are placed by a heap pool that replays the step, and by first-fits in several orders. The lowest arena wins, and
+the search ends when it equals the live peak.
 
 Source of the ordering idea: offline dynamic storage allocation by decreasing size (Pisarchyk and Lee, 2020).
 """
@@ -18,14 +19,12 @@ from ..plan.steps import ALIGNMENT
 
 FIRST_FIT_LIMIT = 6000
 """Above this many buffers only the heap pool places: a first-fit compares each buffer with all earlier ones."""
-
-
 CLOSE = 256
-"""Where the arena is above the live peak by less than this share, nothing is repaired."""
+"""Nothing is repaired where the arena is above the live peak by less than this part of it."""
 REPAIRED = (2, 0)
-"""Which of `_ORDERS` are repaired: by bytes times steps, and by bytes."""
+"""The orders that are repaired, as positions in `_ORDERS`: by bytes times steps, and by bytes."""
 ROUNDS = 24
-"""First-fits to repair an order of up to `ROUNDED` buffers; fewer for more."""
+"""So many first-fits repair an order of up to `ROUNDED` buffers; fewer one of more."""
 ROUNDED = 600
 
 
@@ -45,10 +44,10 @@ def place(rectangles: Sequence[Rectangle], base: int, enough: int | None = None)
     """Find addresses from `base` up; `base` is aligned as the arena is, no more.
 
     Args:
-        rectangles: what lives when.
+        rectangles: the buffers to place.
         base: the lowest address.
-        enough: an end up to which first-fits are repaired, 0 for the lowest that is found; None repairs none, in a
-            fraction of the time.
+        enough: first-fits are repaired until they end at or below this address; 0 looks for the lowest end, and None
+            repairs nothing, which takes a fraction of the time.
 
     Returns:
         The address of each rectangle, and the highest end (at least `base`).
@@ -76,12 +75,12 @@ def place(rectangles: Sequence[Rectangle], base: int, enough: int | None = None)
         for promote in (_to_the_front, _half_way):
             if best[1] > enough:
                 best = min(
-                    best, _repaired(rectangles, order, addresses, base, enough, promote), key=lambda found: found[1]
+                    best, _repair(rectangles, order, addresses, base, enough, promote), key=lambda found: found[1]
                 )
     return best
 
 
-def _repaired(
+def _repair(
     rectangles: Sequence[Rectangle],
     order: list[int],
     addresses: list[int],
@@ -89,7 +88,7 @@ def _repaired(
     enough: int,
     promote: Callable[[list[int], list[int]], list[int]],
 ) -> tuple[list[int], int]:
-    """First fits in which what ended too high the time before comes earlier; the lowest of them."""
+    """Place again and again, each time with earlier turns for what ended too high before; return the lowest."""
     best: tuple[list[int], int] | None = None
     for _ in range(min(ROUNDS, max(ROUNDS * ROUNDED // len(rectangles), 2))):
         order = promote(order, [i for i in order if addresses[i] + rectangles[i].nbytes > enough])
@@ -103,12 +102,12 @@ def _repaired(
 
 
 def _to_the_front(order: list[int], high: list[int]) -> list[int]:
-    """The first that ended too high before all others."""
+    """Give the first rectangle that ended too high its turn before all others."""
     return [*high[:1], *(i for i in order if i != high[0])]
 
 
 def _half_way(order: list[int], high: list[int]) -> list[int]:
-    """All that ended too high to half of their positions."""
+    """Move all rectangles that ended too high to half of their positions."""
     too_high = set(high)
     position = {i: p // 2 - 0.5 if i in too_high else float(p) for p, i in enumerate(order)}
     return sorted(order, key=position.__getitem__)
@@ -131,9 +130,9 @@ def _live_peak(rectangles: Sequence[Rectangle]) -> int:
 
 
 def _events(rectangles: Sequence[Rectangle], backwards: bool) -> list[int]:
-    """Rectangles as they begin, and ~rectangles as they end, in the order of a run or, mirrored, from its last step.
+    """List rectangles where they begin, and ~rectangles where they end, from the first step or from the last.
 
-    What ends at a step is freed after what begins there is placed; of what begins at once the longest is placed first.
+    At one step, what begins is placed before what ends is freed; what lives longest is placed first.
     """
     count = len(rectangles)
     births, deaths = (np.array([r[field] for r in rectangles], np.int64) for field in range(2))
@@ -153,7 +152,7 @@ def _events(rectangles: Sequence[Rectangle], backwards: bool) -> list[int]:
 
 
 def _replay(rectangles: Sequence[Rectangle], base: int, *, backwards: bool) -> tuple[list[int], int]:
-    """The heap pool; from the last step to the first what lives long is often placed first."""
+    """Place by the heap pool, from the first step on or from the last, where what lives long is often placed first."""
     pool = HeapPool(None, alignment=ALIGNMENT)
     if base:
         pool.allocate(-1, base)  # so that the pool's addresses are those of the arena, and aligned as they are
@@ -170,7 +169,7 @@ def _replay(rectangles: Sequence[Rectangle], base: int, *, backwards: bool) -> t
 
 def _first_fit(rectangles: Sequence[Rectangle], order: Sequence[int], base: int) -> tuple[list[int], int]:
     count = len(rectangles)
-    # Of what is placed, by address.
+    # Columns of the rectangles that are placed, in the order of their addresses.
     births, deaths, starts, ends = (np.empty(count + 1, np.int64) for _ in range(4))
     addresses = [base] * count
     top, placed = base, 0

@@ -1,6 +1,6 @@
-"""Orders of operations that strategies propose, and what they become: instances with kernels and addresses.
+"""What becomes of an order that a strategy proposes: instances with kernels and addresses, which make it a plan.
 
-An order and the kernels fix everything else (`find_lifetimes`, `placement`). Pure, like all of planning.
+An order and its kernels fix all else (`lifetimes`, `placement`). Pure: the same order always gets the same addresses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .placement import Rectangle, place
 from .problem import Problem
 
 ATTEMPTS = 8
-"""How often a chain plan, or a choice of kernels, is made again for less memory because its placement did not fit."""
+"""So often at most a chain plan, or a choice of kernels, is made for less memory until its placement fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class PlacedOrder:
 
     Attributes:
         order: operations and moves.
-        draft: its instances and copies.
-        addresses: of the instances.
-        end: the highest end of an instance.
-        outside: addresses of the copies.
+        lifetimes: the instances of the order, and their copies outside the arena.
+        addresses: the address of each instance.
+        end: the highest end of an instance: the arena that the order needs.
+        outside: the address of each copy.
         outside_end: the highest end of a copy.
         state: where the state lies.
-        settled: whether its kernels and addresses are not to be chosen anew.
+        settled: whether kernels and addresses are to stay as they are; else the planner may look for faster kernels.
         note: what was chosen, for people.
     """
 
@@ -50,7 +50,16 @@ class PlacedOrder:
 
 
 class Placer:
-    """Gives orders of one graph their instances and addresses."""
+    """Gives orders of one graph their instances, kernels and addresses, and compares them.
+
+    Args:
+        problem: all that a planner may look at.
+        whole_step: whether every tensor has memory of its own for the whole step.
+
+    Attributes:
+        problem: as given.
+        choose: the kernels that memory is planned with.
+    """
 
     def __init__(self, problem: Problem, *, whole_step: bool) -> None:
         self.problem = problem
@@ -58,23 +67,35 @@ class Placer:
         self._whole_step = whole_step
 
     def find_lifetimes(self, order: Order, choose: Choice | None = None, state: StateLayout | None = None) -> Lifetimes:
-        """Instances without addresses.
+        """Find the instances of an order and their lifetimes, without addresses.
 
         Args:
             order: operations and moves.
-            choose: kernels; by default those that memory is planned with.
+            choose: the kernels; by default those that memory is planned with.
             state: where the state lies; by default as the problem says.
+
+        Raises:
+            PlanError: the order names no operation of the graph, reads what is not there, or waits for no transfer.
         """
         graph, state = self.problem.graph, state or self.problem.state
         outside = state.tensors_outside(graph)
         return find_lifetimes(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
 
     def place_order(self, order: Order, choose: Choice | None = None, enough: int | None = None) -> PlacedOrder:
-        """Draft and place; `enough` is that of `place`."""
+        """Find the instances of an order and their addresses.
+
+        Args:
+            order: operations and moves.
+            choose: the kernels; by default those that memory is planned with.
+            enough: the end at which the search for addresses may stop, as in `placement.place`.
+
+        Raises:
+            PlanError: as `find_lifetimes` does.
+        """
         return self.place_lifetimes(order, self.find_lifetimes(order, choose), enough)
 
     def place_lifetimes(self, order: Order, lifetimes: Lifetimes, enough: int | None = None) -> PlacedOrder:
-        """Give the instances of `order` addresses."""
+        """Find addresses for the instances of `order`; `enough` is that of `place_order`."""
         graph, state = self.problem.graph, self.problem.state
         fixed = {
             instance: state.addresses[graph.tensors[tensor].name]
@@ -92,14 +113,14 @@ class Placer:
     def place_at(
         self, order: Order, lifetimes: Lifetimes, addresses: list[int], state: StateLayout, settled: bool = False
     ) -> PlacedOrder:
-        """Instances at addresses that are known, and copies at such that are found."""
+        """Take the addresses of instances as given, and find those of the copies outside."""
         end = max((a + n for a, n in zip(addresses, lifetimes.nbytes, strict=True)), default=0)
         outside = self._place_copies(lifetimes.copies, state)
         outside_end = max((a + n for a, n in zip(outside, lifetimes.copies.nbytes, strict=True)), default=0)
         return PlacedOrder(order, lifetimes, addresses, end, outside, outside_end, state, settled)
 
     def _place_copies(self, copies: LiveIntervals, state: StateLayout) -> list[int]:
-        """Addresses of the copies: of the state at home, of all others above."""
+        """Find addresses of the copies: those of the state are given, the others lie above them."""
         names = [self.problem.graph.tensors[t].name for t in copies.tensor]
         others = [n for n, name in enumerate(names) if name not in state.outside]
         shapes = [Rectangle(copies.birth[n], copies.death[n], copies.nbytes[n]) for n in others]
@@ -108,7 +129,10 @@ class Placer:
         return [at[n] if n in at else state.outside[name] for n, name in enumerate(names)]
 
     def least_at_loss(self) -> int:
-        """What the graph's own order cannot end below, found without a draft: the state, and what is live at the loss."""
+        """Return the state's bytes with those live at the loss: the graph's own order ends no lower.
+
+        This takes no lifetimes, so it takes little time.
+        """
         graph = self.problem.graph
         made: set[int] = set()
         read: set[int] = set()
@@ -122,7 +146,7 @@ class Placer:
         return self.problem.state.nbytes + sum(aligned_size(graph.tensors[t]) for t in made & read)
 
     def least_end(self, lifetimes: Lifetimes) -> int:
-        """What no placement can end below: the state, and the most of all else that lives at once."""
+        """Return the state's bytes with the most that else is live at once: no placement ends lower."""
         tensors, state = self.problem.graph.tensors, self.problem.state
         resident = sum(
             nbytes
@@ -133,7 +157,7 @@ class Placer:
         return state.nbytes - resident + (int(live.max()) if len(live) else 0)
 
     def with_fastest_kernels(self, planned: PlacedOrder, budget_bytes: int) -> PlacedOrder:
-        """The same order with the fastest kernels whose workspace fits into what the plan leaves free."""
+        """Place the same order with the fastest kernels whose workspace fits into what it leaves free."""
         room = budget_bytes
         for _ in range(ATTEMPTS):
             choose = fastest_that_fits(self.problem.costs, planned.lifetimes, room)
@@ -144,22 +168,25 @@ class Placer:
         return planned
 
     def finish(self, planned: PlacedOrder, budget_bytes: int) -> PlacedOrder:
-        """As it will run: with the fastest kernels that fit, where kernels follow the free bytes."""
+        """Return the order as it will run: with the fastest kernels that fit, where kernels follow the free bytes."""
         if planned.settled or self.problem.kernels is not Kernels.FIT:
             return planned
         return self.with_fastest_kernels(planned, budget_bytes)
 
     def seconds(self, lifetimes: Lifetimes) -> float:
-        """Seconds of a step, by which plans are compared."""
+        """Return the predicted seconds of a step, by which plans are compared."""
         starts, _ = time_steps(lifetimes.steps, lifetimes.copies.nbytes, self.problem.costs)
         return float(starts[-1])
 
     def smallest_of(self, found: Iterable[PlacedOrder]) -> PlacedOrder:
-        """The one of least memory, of equals the faster."""
+        """Return the one that needs the least memory; of equally small ones the faster."""
         return min(found, key=lambda placed: (placed.end, self.seconds(placed.lifetimes)))
 
     def fastest_of(self, proposed: Iterable[PlacedOrder | None], budget_bytes: int) -> PlacedOrder | None:
-        """The fastest with the kernels that fit beside it, of equals the first; None where nothing is proposed."""
+        """Return the one that is fastest with the kernels that fit beside it; None where nothing is proposed.
+
+        Of equally fast ones the first is taken.
+        """
         found = [placed for placed in proposed if placed is not None]
         if len(found) < 2:
             return found[0] if found else None

@@ -18,9 +18,10 @@ class Problem:
         graph: lowered, with blocks.
         costs: kernels and seconds of every operation.
         kernels: whether kernels follow the free bytes.
-        state: where parameters, statistics and momentum lie.
-        fixed_state: whether other programs rely on that; else a strategy may leave part of it outside the arena.
-        most_outside_bytes: that may be outside the arena at a time; None for no limit.
+        state: where parameters, statistics and optimizer state lie.
+        fixed_state: whether other programs rely on where the state lies; else a strategy may leave part of it outside
+            the arena.
+        most_outside_bytes: the most bytes that may be outside the arena at a time; None for no limit.
     """
 
     graph: Graph

@@ -1,1 +1,1 @@
-"""Moving tensors out of the arena and back: who leaves, when, and what is computed again instead."""
+"""Moving tensors out of the arena and back: which leave, when they do, and what is computed again instead."""

@@ -1,7 +1,7 @@
-"""Who lies where in a stretch of the arena at one moment, and where there is room.
+"""What lies where in a stretch of the arena at one moment, and where there is room.
 
-A stretch is cut into segments: blocks of owners, and holes between them that never touch each other. Decides nothing but
-which hole is the tightest.
+The stretch is cut into segments: blocks, each with an owner, and holes between them that never touch each other.
+Decides nothing but which hole is the tightest.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 HOLE = -1
-"""Owner of what nobody owns."""
+"""Stands for the owner of a segment that is a hole."""
 
 
 class ArenaMap:
@@ -31,24 +31,24 @@ class ArenaMap:
         return owner in self._at
 
     def address(self, owner: int) -> int:
-        """Where a block begins."""
+        """Return the address at which a block begins."""
         return self._at[owner]
 
     def segment(self, start: int) -> tuple[int, int]:
-        """End and owner of the segment that begins at `start`."""
+        """Return end and owner of the segment that begins at `start`."""
         return self._segments[start]
 
     def before(self, start: int) -> int | None:
-        """Where the segment before the one at `start` begins."""
+        """Return where the segment before the one at `start` begins; None where there is none."""
         return self._start_of.get(start)
 
     def after(self, start: int) -> int | None:
-        """Where the segment after the one at `start` begins."""
+        """Return where the segment after the one at `start` begins; None where there is none."""
         end = self._segments[start][0]
         return end if end in self._segments else None
 
     def tightest(self, nbytes: int) -> int | None:
-        """The beginning of the smallest hole of at least so many bytes, of equals the lowest."""
+        """Return where the smallest hole of at least so many bytes begins; of equally small ones the lowest."""
         place = bisect_left(self._holes, (nbytes, -1))
         return self._holes[place][1] if place < len(self._holes) else None
 

@@ -1,9 +1,9 @@
 """Cheap layers computed again in the backward pass, as an order of steps.
 
-A segment is a run of cheap layers, each of which reads what the one before makes. What a backward step reads of a
-segment is computed again from the nearest value of the segment that is there; what no backward step reads never is. The
-order alone says what is kept: a read takes the latest value, which dies with its last read, so what is computed on the
-way only is gone at once.
+A segment is a run of cheap layers, each of which reads what the one before makes. A value of a segment that a backward
+step reads is computed again from the nearest value of the segment that is in memory; one that no backward step reads is
+not. The order alone says what is kept: a read takes the latest value, which dies with its last read, so values that are
+computed only on the way to another die at once.
 
 - speed-centric: the first backward step that reads from a segment computes all of it, once, for all others: n runs
   for a segment of n.
@@ -54,7 +54,7 @@ class Segmented(Generic[S]):
 
 
 def runs_of(steps: Iterable[tuple[S, int, int]]) -> tuple[tuple[S, ...], ...]:
-    """Runs of steps, each of which reads what the one before makes, in the order of their first steps.
+    """Return the runs of steps, each of which reads what the one before makes, in the order of their first steps.
 
     Args:
         steps: (step, value that it reads, value that it makes), in order.
@@ -72,7 +72,7 @@ def runs_of(steps: Iterable[tuple[S, int, int]]) -> tuple[tuple[S, ...], ...]:
 
 
 def recomputing_order(steps: Segmented[S], at_once: Sequence[bool]) -> list[S]:
-    """The order in which the segments of `at_once` are recomputed as a whole, the others step by step."""
+    """Return the order in which the segments marked in `at_once` are recomputed as a whole, the others step by step."""
     home = {
         value: (number, place)
         for number, segment in enumerate(steps.segments)

@@ -1,7 +1,8 @@
-"""The runs of cheap operations in a training graph, and which of them can be afforded at once.
+"""The runs of cheap operations in a training graph, and which of them can be recomputed as a whole within a budget.
 
-Cheap is what reads one activation, is neither a convolution nor a matrix product, and may be repeated: activation, batch
-norm, response norm, pooling, dropout. Sums and concatenations are checkpoints like convolutions, as in the paper.
+An operation is cheap if it reads one activation, is neither a convolution nor a matrix product, and may be repeated:
+activation, batch norm, response norm, pooling, dropout. Sums and concatenations are kept as convolutions are, as in the
+paper.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: cost-aware recomputation.
 """
@@ -19,7 +20,7 @@ from .recompute import Segmented, runs_of
 
 
 def cheap_segments(graph: Graph) -> Segmented[int]:
-    """The step of a training graph with all its runs of cheap operations, first to last."""
+    """Return the step of a training graph with all its runs of cheap operations as segments, first to last."""
     turn = 1 + max(op.id for op in graph.ops if op.phase is Phase.LOSS)
     sources = {op.id: source for op in graph.ops[:turn] if (source := _only_activation(graph, op)) is not None}
     cheap = [graph.ops[number] for number in sources]
@@ -31,12 +32,12 @@ def cheap_segments(graph: Graph) -> Segmented[int]:
 
 
 def first_segments(steps: Segmented[int], count: int) -> Segmented[int]:
-    """The same step in which only the first segments are dropped: their values live longest."""
+    """Return the same step with the first segments alone, whose values live longest."""
     return replace(steps, segments=steps.segments[:count])
 
 
 def _only_activation(graph: Graph, op: Op) -> int | None:
-    """The tensor that a cheap operation reads beside state; None for all other operations."""
+    """Return the tensor that a cheap operation reads beside state; None for all other operations."""
     if op.phase is not Phase.FORWARD or op.updates or KINDS[op.kind].heavy:
         return None
     read = [t for t in dict.fromkeys(op.inputs) if graph.tensors[t].role not in STATE | FED]
@@ -44,13 +45,13 @@ def _only_activation(graph: Graph, op: Op) -> int | None:
 
 
 def affordable(lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, beside: Container[int]) -> list[bool]:
-    """For each segment, whether what lives while it is recomputed at once and used stays within the limit.
+    """Return for each segment whether it can be recomputed as a whole, and its values be used, within a limit.
 
     Args:
-        lifetimes: of the order in which all segments are recomputed at once.
+        lifetimes: those of the order in which all segments are recomputed as a whole.
         steps: the segments.
-        limit_bytes: for the operands of the step that runs and for the values of cheap operations, all else being
-            elsewhere between its uses.
+        limit_bytes: the limit for the operands of the running step with the values of cheap operations; all else is
+            taken to be outside between its uses.
         beside: tensors that do not count: the state that stays in the arena.
     """
     home = {t: number for number, run in enumerate(steps.segments) for op in run for t in steps.makes[op]}
@@ -68,7 +69,7 @@ def affordable(lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, be
 
 
 def _live_with_all_else_elsewhere(lifetimes: Lifetimes, cheap: Container[int], beside: Container[int]) -> list[int]:
-    """Bytes at each step of its operands and of cheap values."""
+    """Return at each step the bytes of its operands and of the cheap values that live."""
     change = [0] * (len(lifetimes.steps) + 1)
     for tensor, birth, death, nbytes in zip(
         lifetimes.tensor, lifetimes.birth, lifetimes.death, lifetimes.nbytes, strict=True

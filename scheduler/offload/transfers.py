@@ -1,13 +1,13 @@
-"""When bytes move: from who leaves and comes back to an order with moves.
+"""When transfers begin and are waited for: from the schedule of a cache to an order with moves.
 
-What leaves is sent as early as its direction is free, the most urgent first, and is waited for where its bytes are
-needed. A tensor that has been outside is not sent a second time: its value has not changed. What comes back begins where
-the cache says.
+A tensor is sent as soon as the direction outward is free, the most urgent first, and is waited for where its bytes are
+needed. It is not sent a second time as long as its value has not changed. A transfer back begins where the schedule
+says.
 
-Seconds here only say when to begin; `simulate` says what comes of it.
+Seconds are looked at only to decide when to begin; `simulate` says what comes of it.
 
-Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: offload points of the unified tensor pool. Sending the
-most urgent first is the rule of earliest deadlines.
+Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380: offload points of the unified tensor pool. Sending
+the most urgent first is the rule of earliest deadlines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Slot:
     back: list[int] = field(default_factory=list)
 
     def moves(self) -> Iterable[Move]:
-        """As they stand in the order."""
+        """List the moves as they stand in the order."""
         for what, tensors in (
             (Transfer.OFFLOAD, self.offloads),
             (Transfer.WAIT, self.gone),
@@ -41,14 +41,14 @@ class _Slot:
             yield from (Move(what, t) for t in tensors)
 
 
-def with_moves(order: Sequence[int], lifetimes: Lifetimes, schedule: CacheSchedule, timed: Timing) -> Order:
-    """Put the moves between the operations.
+def with_moves(order: Sequence[int], lifetimes: Lifetimes, schedule: CacheSchedule, timing: Timing) -> Order:
+    """Put the moves of a schedule between the operations of an order.
 
     Args:
         order: operations alone.
-        lifetimes: of its instances.
-        schedule: of the cache.
-        timed: seconds and link.
+        lifetimes: those of the order's instances.
+        schedule: what the cache has decided.
+        timing: seconds of the operations, and the link.
     """
     slots = [_Slot() for _ in range(len(order) + 1)]
     sent: dict[int, Eviction] = {}
@@ -56,7 +56,7 @@ def with_moves(order: Sequence[int], lifetimes: Lifetimes, schedule: CacheSchedu
         if eviction.changed:
             sent.setdefault(lifetimes.tensor[eviction.instance], eviction)
     leaving = list(sent.values())
-    for eviction, begin in zip(leaving, _begins(leaving, lifetimes, timed), strict=True):
+    for eviction, begin in zip(leaving, _find_begins(leaving, lifetimes, timing), strict=True):
         slots[begin].offloads.append(lifetimes.tensor[eviction.instance])
         slots[eviction.gone].gone.append(lifetimes.tensor[eviction.instance])
     for back in schedule.prefetches:
@@ -70,22 +70,22 @@ def with_moves(order: Sequence[int], lifetimes: Lifetimes, schedule: CacheSchedu
     return moved
 
 
-def _begins(leaving: Sequence[Eviction], lifetimes: Lifetimes, timed: Timing) -> list[int]:
-    """For each departure the position before which its transfer begins."""
+def _find_begins(leaving: Sequence[Eviction], lifetimes: Lifetimes, timing: Timing) -> list[int]:
+    """Return for each eviction the position before which its transfer begins."""
     released: dict[int, list[int]] = {}
     for number, eviction in enumerate(leaving):
         released.setdefault(eviction.last_use + 1, []).append(number)
     begins = [0] * len(leaving)
     urgent: list[tuple[int, int]] = []
     now = free = 0.0
-    for position, seconds in enumerate((*timed.seconds, 0.0)):
+    for position, seconds in enumerate((*timing.seconds, 0.0)):
         for number in released.get(position, ()):
             heappush(urgent, (leaving[number].gone, number))
         # The next one is begun before an operation during which the one before will be done.
         while urgent and (urgent[0][0] <= position or free <= now + seconds):
             gone, number = heappop(urgent)
             begins[number] = position
-            free = max(now, free) + timed.link.out_seconds(lifetimes.nbytes[leaving[number].instance])
+            free = max(now, free) + timing.link.out_seconds(lifetimes.nbytes[leaving[number].instance])
             if gone == position:
                 now = max(now, free)
         now += seconds

@@ -1,4 +1,4 @@
-"""An order of operations as a cache sees it: who is used when, who comes and goes, and who may leave in between."""
+"""An order of operations as a cache sees it: when instances are made, used and freed, and which may leave between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..plan.steps import NO_INSTANCE, NO_TENSOR, PAGE, Run, align_up
 MOVABLE = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.INPUT})
 """Roles of tensors that may leave."""
 SMALL = 1024
-"""What is smaller than the largest tensor by this factor stays: a transfer of its own would cost more than its bytes."""
+"""A tensor smaller than the largest by this factor stays: a transfer of its own would cost more than its bytes."""
 
 
 class UseTable:
@@ -23,21 +23,21 @@ class UseTable:
 
     Args:
         graph: lowered.
-        drafted: from the order.
+        lifetimes: those of the order.
         outside: state whose home is outside the arena.
 
     Attributes:
-        nbytes: of each instance, whole pages where it is not fixed.
-        operands: instances of each position's operation that are not fixed, workspace included; at the last position also
-            what must be there at the end.
-        arriving: those that are made there, or are there from the start.
-        handed_over: (old, new) where an output takes the memory of an input over.
-        leaving: instances that nobody needs afterwards.
-        movable: of each instance, whether it may leave.
-        at_home: instances of state whose home is outside.
-        updated: of those of them that are updated, where.
-        fixed: address of each small instance.
-        fixed_bytes: of the stretch of small instances, whole pages.
+        nbytes: the bytes of each instance, whole pages where it is not fixed.
+        operands: for each position the instances that its operation reads, makes and works in, but for fixed ones; at
+            the last position also what must be there at the end.
+        arriving: for each position the instances that it makes; at the first also those that are there from the start.
+        handed_over: for each position pairs (old, new) where an output takes the memory of an input over.
+        leaving: for each position the instances that are not needed afterwards.
+        movable: for each instance, whether it may leave.
+        at_home: the instances of state whose home is outside.
+        updated: for those of them that are updated, the position at which they are.
+        fixed: the address of each small instance.
+        fixed_bytes: the size of the stretch of small instances, whole pages.
     """
 
     def __init__(self, graph: Graph, lifetimes: Lifetimes, outside: Container[int] = ()) -> None:
@@ -68,7 +68,7 @@ class UseTable:
             if instance not in self.at_home:
                 arriving.setdefault(lifetimes.birth[instance], []).append(instance)
             leaving.setdefault(lifetimes.death[instance], []).append(instance)
-        # At most positions nobody comes or goes: they share the empty tuple.
+        # At most positions no instance comes or goes: they share the empty tuple.
         self.arriving: list[Sequence[int]] = [arriving.get(p, ()) for p in range(count)]
         self.leaving: list[Sequence[int]] = [leaving.get(p, ()) for p in range(count)]
         self.handed_over: list[Sequence[tuple[int, int]]] = [handed_over.get(p, ()) for p in range(count)]
@@ -107,17 +107,17 @@ class UseTable:
                 self.updated[instance] = position
 
     def first_use(self, instance: int) -> int:
-        """The first position that uses an instance."""
+        """Return the first position that uses an instance."""
         return self._uses[instance][0]
 
     def next_use(self, instance: int, position: int) -> int | None:
-        """The first position after `position` that uses an instance; None where none does."""
+        """Return the first position after `position` that uses an instance; None where none does."""
         uses = self._uses[instance]
         place = bisect_right(uses, position)
         return uses[place] if place < len(uses) else None
 
     def least_bytes(self) -> int:
-        """The room below which no cache works: the most that the operands of one operation take, beside what is fixed."""
+        """Return the bytes below which no cache works: the most operands of one operation, and what is fixed."""
         most = 0
         for position, operands in enumerate(self.operands):
             there = {*operands, *self.arriving[0]} if not position else set(operands)  # the batch comes first

@@ -1,9 +1,10 @@
-"""The baselines `sequential` and `revolve` on the blocks of a graph: which number of segments or slots to take.
+"""The baselines `sequential` and `revolve` on the blocks of a graph: which number of segments or slots they take.
 
-Every block saves all that its backward pass reads and repeats nothing within itself; the pattern alone decides what runs
-again. Of chains of up to `TRIED` blocks each number is drafted as it would run; of longer ones only those numbers that
-no other beats in seconds and bytes when replayed on the chain, and at most `TRIED` of them. Taken is the fastest that
-fits when placed, with the kernels that fit beside it; of equals the one in least memory.
+Every block saves all that its backward pass reads and repeats nothing within itself; the pattern alone decides what
+runs again. In a chain of up to `TRIED` blocks every number is tried as it would run. In a longer chain at most `TRIED`
+numbers are, those that no other number beats in both seconds and bytes when they are replayed on the chain. The
+strategy proposes the fastest order that fits when it is placed and has its kernels; of two equally fast ones, the
+smaller.
 
 Source: the comparison in Herrmann, Beaumont et al., arXiv 1911.13214, section 5.
 """
@@ -12,27 +13,30 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
+from ...memory.errors import ConfigError
+from ..blocks.cut import split_blocks
 from ..blocks.model import ChainModel, chain_model, expand
 from ..chain.revolve import most_slots, revolve_steps
-from ..chain.sequential import sequential_steps
+from ..chain.sequential import check_segments, sequential_steps
 from ..chain.simulate import simulate_chain
 from ..chain.types import Chain, ChainStep
 from ..layout.lifetimes import Lifetimes, without_dead_recomputations
 from ..layout.placer import PlacedOrder, Placer
 from ..plan.steps import Run
-from .names import StrategyName
+from .strategy import Strategy, StrategyKind, StrategyName
 
 logger = logging.getLogger(__name__)
 
 TRIED = 64
-"""Numbers of segments or slots that are drafted."""
+"""Most numbers of segments or slots that are tried as they would run."""
 
-_Write: TypeAlias = "Callable[[Chain, int], tuple[ChainStep, ...]]"
+_WriteSteps: TypeAlias = "Callable[[Chain, int], tuple[ChainStep, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +55,21 @@ class Candidate:
 
 
 def plain_model(placer: Placer) -> ChainModel:
-    """The chain of a graph with one way through each block: all that its backward pass reads is saved."""
+    """Make the chain of a graph with one way through each block: all that its backward pass reads is saved."""
     return chain_model(placer.problem.graph, placer.problem.costs, [placer.choose], search=False)
 
 
-def candidates(chain: Chain, strategy: StrategyName) -> list[Candidate]:
-    """The numbers worth drafting, the fastest first, of equals the one in least memory.
+def list_candidates(chain: Chain, strategy: StrategyName) -> list[Candidate]:
+    """List the numbers worth trying, the fastest first, of equally fast ones the one in least memory first.
 
     Raises:
-        ConfigError: more segments than blocks.
+        ConfigError: more segments are asked for than the chain has blocks.
     """
-    count = len(chain.blocks) - 1
-    if strategy.segments is not None:
-        numbers = range(strategy.segments, strategy.segments + 1)
-    else:
-        numbers = range(1, (max(count, 1) if strategy.name == "sequential" else most_slots(chain)) + 1)
+    write_steps, most = _pattern(chain, strategy)
+    numbers = range(1, most + 1) if strategy.detail is None else [int(strategy.detail)]
     found = []
     for number in numbers:
-        peak, seconds = simulate_chain(chain, _write(strategy)(chain, number))
+        peak, seconds = simulate_chain(chain, write_steps(chain, number))
         found.append(Candidate(number, seconds, peak))
     found.sort(key=lambda c: (c.seconds, c.peak_bytes, c.number))
     if len(found) <= TRIED:
@@ -83,8 +84,11 @@ def candidates(chain: Chain, strategy: StrategyName) -> list[Candidate]:
     return [front[i * (len(front) - 1) // (TRIED - 1)] for i in range(TRIED)]
 
 
-def _write(strategy: StrategyName) -> _Write:
-    return sequential_steps if strategy.name == "sequential" else revolve_steps
+def _pattern(chain: Chain, strategy: StrategyName) -> tuple[_WriteSteps, int]:
+    """Return what writes the steps of a baseline, and the largest number of segments or slots that makes sense."""
+    if strategy.name == SEQUENTIAL.name:
+        return sequential_steps, max(len(chain.blocks) - 1, 1)
+    return revolve_steps, most_slots(chain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,10 @@ class _TimedCandidate:
 
     Attributes:
         number: of segments or slots.
-        order: of operations; what a rerun makes and nobody reads is left out, so it may be faster than replayed.
-        draft: its instances.
-        seconds: with the kernels that memory is planned with.
-        live_peak_bytes: no placement needs less.
+        order: operations; what a rerun would make and nobody read is left out, so it may be faster than replayed.
+        lifetimes: the instances of the order.
+        seconds: time of a step with the kernels that memory is planned with.
+        live_peak_bytes: the bytes below which no placement ends.
     """
 
     number: int
@@ -106,52 +110,56 @@ class _TimedCandidate:
     live_peak_bytes: int
 
 
-class BaselineStrategy:
+class BaselineStrategy(Strategy):
     """Proposes the orders of one baseline.
 
     Args:
         placer: of the graph.
-        strategy: `sequential` or `revolve`.
-        model: from `plain_model`.
-
-    Raises:
-        ConfigError: more segments than blocks.
+        strategy: `sequential` or `revolve`; its detail is the number of segments, None tries all.
+        model: what `plain_model` makes, where it is at hand.
     """
 
-    def __init__(self, placer: Placer, strategy: StrategyName, model: ChainModel) -> None:
-        self._placer, self._strategy, self._model = placer, strategy, model
-        self._candidates = candidates(model.chain, strategy)
-        self._drafts: dict[int, _TimedCandidate] = {}
+    def __init__(self, placer: Placer, strategy: StrategyName, model: ChainModel | None = None) -> None:
+        self._placer, self._strategy, self._given_model = placer, strategy, model
+        self._found: dict[int, _TimedCandidate] = {}
         self._placed: dict[int, PlacedOrder] = {}
 
     @cached_property
+    def _model(self) -> ChainModel:
+        return self._given_model or plain_model(self._placer)
+
+    @cached_property
+    def _candidates(self) -> list[Candidate]:
+        return list_candidates(self._model.chain, self._strategy)
+
+    @cached_property
     def _by_seconds(self) -> list[_TimedCandidate]:
-        """All candidates, the fastest first, of equals the one in least memory."""
+        """All candidates, the fastest first, of equally fast ones the one in least memory first."""
         found = [self._find_candidate(candidate.number) for candidate in self._candidates]
-        return sorted(found, key=lambda d: (float(f"{d.seconds:.9g}"), d.live_peak_bytes, d.number))
+        return sorted(found, key=lambda c: (float(f"{c.seconds:.9g}"), c.live_peak_bytes, c.number))
 
     def _find_candidate(self, number: int) -> _TimedCandidate:
-        if number not in self._drafts:
+        if number not in self._found:
             graph, model, placer = self._placer.problem.graph, self._model, self._placer
-            steps = _write(self._strategy)(model.chain, number)
-            order = without_dead_recomputations(graph, expand(graph, model, steps))
+            write_steps, _ = _pattern(model.chain, self._strategy)
+            order = without_dead_recomputations(graph, expand(graph, model, write_steps(model.chain, number)))
             lifetimes = placer.find_lifetimes(order)
             live = int(lifetimes.live_bytes().max())
-            self._drafts[number] = _TimedCandidate(number, order, lifetimes, placer.seconds(lifetimes), live)
-        return self._drafts[number]
+            self._found[number] = _TimedCandidate(number, order, lifetimes, placer.seconds(lifetimes), live)
+        return self._found[number]
 
     def _place(self, candidate: _TimedCandidate) -> PlacedOrder:
         if candidate.number not in self._placed:
-            words = "segments" if self._strategy.name == "sequential" else "slots"
+            words = "segments" if self._strategy.name == SEQUENTIAL.name else "slots"
             placed = self._placer.place_lifetimes(candidate.order, candidate.lifetimes)
             self._placed[candidate.number] = replace(placed, note=f"{candidate.number} {words}")
         return self._placed[candidate.number]
 
     def smallest(self) -> PlacedOrder:
-        """The plan of least memory; of long chains the one that needs the least by the chain's numbers."""
+        """Return the plan of least memory; for a long chain the one that needs the least by the chain's numbers."""
         if len(self._model.chain.blocks) > TRIED:
             return self._place(self._find_candidate(self._candidates[-1].number))
-        by_bytes = sorted(self._by_seconds, key=lambda d: (d.live_peak_bytes, d.number))
+        by_bytes = sorted(self._by_seconds, key=lambda c: (c.live_peak_bytes, c.number))
         best = self._place(by_bytes[0])
         for candidate in by_bytes[1:]:
             if candidate.live_peak_bytes < best.end:
@@ -159,10 +167,10 @@ class BaselineStrategy:
         return best
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
-        """The fastest that fits once it has the kernels that fit beside it; None where none fits."""
+        """Return the fastest order that fits, with the kernels that fit beside it; None where none fits."""
         costs = self._placer.problem.costs
         best, least = None, math.inf
-        for placed in self._that_fit(budget_bytes):
+        for placed in self._list_fitting(budget_bytes):
             if sum(costs.fastest_seconds(step.op) for step in placed.lifetimes.steps if isinstance(step, Run)) >= least:
                 break
             seconds = self._placer.seconds(self._placer.finish(placed, budget_bytes).lifetimes)
@@ -170,10 +178,35 @@ class BaselineStrategy:
                 best, least = placed, seconds
         return best
 
-    def _that_fit(self, budget_bytes: int) -> Iterator[PlacedOrder]:
+    def _list_fitting(self, budget_bytes: int) -> Iterator[PlacedOrder]:
         for candidate in self._by_seconds:
             live = candidate.live_peak_bytes
             if live <= budget_bytes and self._place(candidate).end <= budget_bytes:
                 yield self._place(candidate)
             else:
                 logger.info("%s: %d does not fit, %d bytes are live", self._strategy, candidate.number, live)
+
+
+def _read_segments(name: str, text: str) -> int:
+    if re.fullmatch("[0-9]{1,9}", text) is None or int(text) < 1:
+        near = f"{name}:1" if re.fullmatch("-?[0-9]+", text) else ""
+        hint = f"{near!r} is the nearest." if near else f"For example '{name}:4'."
+        expected = f"{name}:K with a whole number K of segments, at least 1"
+        raise ConfigError("strategy", expected, repr(f"{name}:{text}"), f"{hint} {name!r} alone takes the best K.")
+    return int(text)
+
+
+def _make_sequential(placer: Placer, name: StrategyName) -> Strategy:
+    if name.detail is not None:
+        check_segments(len(split_blocks(placer.problem.graph)) - 1, int(name.detail))
+    return BaselineStrategy(placer, name)
+
+
+def _make_revolve(placer: Placer, name: StrategyName) -> Strategy:
+    return BaselineStrategy(placer, name)
+
+
+SEQUENTIAL = StrategyKind(
+    "sequential", _make_sequential, natural_first=False, read_detail=_read_segments, details=("K",)
+)
+REVOLVE = StrategyKind("revolve", _make_revolve, natural_first=False)

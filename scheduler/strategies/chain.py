@@ -1,6 +1,7 @@
-"""The orders of the optimal chain plan, as they run: drafted, placed, and solved again where placement needs more.
+"""`chain`: the orders of the optimal plan of the network as a chain of blocks.
 
-Pure, like all of planning.
+The plan is solved for the bytes beside the state, expanded to operations and placed. Where the placement needs more
+than the budget, a plan for fewer bytes is read off the same table and placed anew.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
-from ..blocks.model import background_bytes, chain_model, choose_kernels, expand
+from ..blocks.model import ChainModel, background_bytes, chain_model, choose_kernels, expand
 from ..chain.bound import chain_bound_seconds
 from ..chain.least_memory import minimum_plan
 from ..chain.portfolio import make_portfolio
@@ -18,78 +20,99 @@ from ..chain.types import Chain, ChainStep
 from ..layout.kernels import Kernels, fast_gradients, fastest
 from ..layout.lifetimes import without_dead_recomputations
 from ..layout.placer import ATTEMPTS, PlacedOrder, Placer
-from .baselines import BaselineStrategy, plain_model
-from .names import StrategyName
+from .baselines import REVOLVE, SEQUENTIAL, BaselineStrategy, plain_model
+from .strategy import Strategy, StrategyKind, StrategyName
 
 logger = logging.getLogger(__name__)
 
 SHORT = 24
-"""Blocks up to which `chain` looks at the baselines' orders too."""
+"""Up to so many blocks the orders of the baselines are looked at too."""
+SMALL_STEP = 8
+"""A short chain is solved again for this part of the missing bytes less, and then for twice as many each time."""
+LEAST_STEP = 4096
+"""A long chain is solved again for at least this part of its bytes less, and then for twice as many each time."""
 
 
-class ChainStrategy:
-    """Proposes the orders of the chain model, and where one of the baselines happens to be better, its.
+class ChainStrategy(Strategy):
+    """Proposes the orders of the chain model and, for a network of few blocks, those of the baselines.
 
-    The model counts a block's rerun whole, and its bytes as if blocks had no lifetimes in common; what is drafted may
-    leave operations out and share bytes. So in a network of few blocks an order that the model thinks worse can be better.
+    The model counts every rerun of a block whole, and the bytes of two blocks as if they never shared memory. The order
+    that follows from its plan may leave operations out and share bytes. So in a network of few blocks an order that the
+    model holds for worse can be better.
     """
 
     def __init__(self, placer: Placer) -> None:
         self._placer = placer
-        problem = placer.problem
-        self._graph = problem.graph
-        choices = [placer.choose]
+        self._graph = placer.problem.graph
+
+    @cached_property
+    def _model(self) -> ChainModel:
+        problem, choices = self._placer.problem, [self._placer.choose]
         if problem.kernels is Kernels.FIT:
-            choices.append(fast_gradients(problem.graph, problem.costs, placer.choose))
-        self._model = chain_model(problem.graph, problem.costs, choices)
-        self._quickest: Chain | None = None
-        self._baselines: list[BaselineStrategy] = []
-        self._is_short = len(self._model.blocks) <= SHORT
-        if self._is_short:
-            plain = plain_model(placer)
-            self._baselines = [
-                BaselineStrategy(placer, StrategyName(name), plain) for name in ("sequential", "revolve")
-            ]
+            choices.append(fast_gradients(problem.graph, problem.costs, self._placer.choose))
+        return chain_model(problem.graph, problem.costs, choices)
+
+    @cached_property
+    def _fastest_chain(self) -> Chain:
+        """The chain with the fastest kernels of all, which no plan of its options can beat."""
+        problem = self._placer.problem
+        if problem.kernels is not Kernels.FIT:
+            return self._model.chain
+        return chain_model(self._graph, problem.costs, [fastest(problem.costs)]).chain
+
+    @property
+    def _is_short(self) -> bool:
+        return len(self._model.blocks) <= SHORT
+
+    @cached_property
+    def _baselines(self) -> list[BaselineStrategy]:
+        if not self._is_short:
+            return []
+        plain = plain_model(self._placer)
+        return [BaselineStrategy(self._placer, StrategyName(kind.name), plain) for kind in (SEQUENTIAL, REVOLVE)]
+
+    @cached_property
+    def _background_bytes(self) -> int:
+        return background_bytes(self._graph)
+
+    def _expand(self, steps: Sequence[ChainStep]) -> list[int]:
+        return without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
 
     def _place(self, steps: Sequence[ChainStep], enough: int) -> PlacedOrder:
-        order = without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
-        placed = self._placer.place_order(order, choose_kernels(self._model, steps), enough)
+        placed = self._placer.place_order(self._expand(steps), choose_kernels(self._model, steps), enough)
         return replace(placed, note="an optimal chain plan")
 
     def order_within(self, room_bytes: int) -> list[int] | None:
-        """The fastest order of operations whose activations take at most so much by the chain's count; None without."""
+        """Return the fastest order whose activations take at most so many bytes by the chain's count; None without."""
         solution = make_portfolio(self._model.chain, room_bytes).solve(room_bytes) if room_bytes > 0 else None
-        if solution is None:
-            return None
-        return without_dead_recomputations(self._graph, expand(self._graph, self._model, solution.steps))
+        return None if solution is None else self._expand(solution.steps)
 
     def smallest(self) -> PlacedOrder:
-        """The plan of least memory."""
-        steps = [minimum_plan(self._model.chain)]
+        """Return the plan of least memory."""
+        chain = self._model.chain
+        proposed = [minimum_plan(chain)]
         if self._is_short:
-            room = simulate_chain(self._model.chain, steps[0])[0]
-            solution = make_portfolio(self._model.chain, room).solve(room)
-            steps += [solution.steps] if solution else []
-        return self._placer.smallest_of([*(self._place(s, 0) for s in steps), *(b.smallest() for b in self._baselines)])
+            room, _ = simulate_chain(chain, proposed[0])
+            solution = make_portfolio(chain, room).solve(room)
+            if solution is not None:
+                proposed.append(solution.steps)
+        placed = [self._place(steps, 0) for steps in proposed]
+        return self._placer.smallest_of([*placed, *(baseline.smallest() for baseline in self._baselines)])
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
-        """The fastest for the budget; None where neither the model nor a baseline has a plan."""
+        """Return the fastest plan for the budget; None where neither the model nor a baseline has one."""
         proposed = [self._solve(budget_bytes), *(b.fastest(budget_bytes) for b in self._baselines)]
         return self._placer.fastest_of(proposed, budget_bytes)
 
-    def bound_seconds(self, budget_bytes: int) -> float:
-        """No plan of the chain's options is faster, whatever kernels it takes."""
-        if self._quickest is None:
-            problem, self._quickest = self._placer.problem, self._model.chain
-            if problem.kernels is Kernels.FIT:
-                self._quickest = chain_model(self._graph, problem.costs, [fastest(problem.costs)]).chain
-        return chain_bound_seconds(self._quickest, budget_bytes - background_bytes(self._graph))
+    def chain_bound_seconds(self, budget_bytes: int) -> float:
+        """Return the seconds below which no plan of the chain's options is, whatever kernels it takes."""
+        return chain_bound_seconds(self._fastest_chain, budget_bytes - self._background_bytes)
 
     def _solve(self, budget_bytes: int) -> PlacedOrder | None:
-        """The optimal plan for the budget; read off the same table for less while placement needs more than what is live."""
-        chain, room = self._model.chain, budget_bytes - background_bytes(self._graph)
-        portfolio = make_portfolio(chain, room)
-        for attempt in range(ATTEMPTS):
+        """Solve the chain for the budget, and for fewer bytes as long as the placement needs more than the budget."""
+        chain, room = self._model.chain, budget_bytes - self._background_bytes
+        portfolio, doublings = make_portfolio(chain, room), 1
+        for _ in range(ATTEMPTS):
             solution = portfolio.solve(room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
@@ -99,7 +122,16 @@ class ChainStrategy:
             if over <= 0:
                 return placed
             logger.info("chain: the plan for %d bytes beside the state is %d bytes over when placed", room, over)
-            # Of few blocks many plans are looked at; of many the one that needs as much less as this is over.
-            less = (over << attempt) >> 3 if self._is_short else max(over, (room >> 12) << attempt)
-            room = min(simulate_chain(chain, solution.steps)[0], room) - max(less, 1)
+            needed, _ = simulate_chain(chain, solution.steps)
+            # Of a short chain many plans are looked at; of a long one, whose plans take longer to place, few.
+            less = over * doublings // SMALL_STEP if self._is_short else max(over, room // LEAST_STEP * doublings)
+            room = min(needed, room) - max(less, 1)
+            doublings *= 2
         return None
+
+
+def _make_chain(placer: Placer, name: StrategyName) -> Strategy:
+    return ChainStrategy(placer)
+
+
+CHAIN = StrategyKind("chain", _make_chain)

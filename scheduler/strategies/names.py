@@ -1,76 +1,49 @@
-"""The names of strategies, and what is written behind them.
+"""How names of strategies are read: `sequential:4` is `sequential` in four segments, `offload:lru` a rule of eviction.
 
-`sequential:4` is `sequential` in four segments, `offload:lru` is `offload` with a cache that the least recently used leave
-first. Decides from the text alone. Not checked: whether a network has as many blocks as segments are asked for; the planner is.
+The names, and what may stand behind the colon of each, are those of the registered strategies. Decides from the text
+alone. Not checked: whether a network has as many blocks as segments are asked for.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
-from dataclasses import dataclass
 
 from ...memory.errors import ConfigError, one_of
+from .registry import STRATEGIES, list_spellings
+from .strategy import LinkUse, StrategyName
 
-STRATEGIES = (
-    "auto",
-    "keep",
-    "liveness",
-    "chain",
-    "sequential",
-    "revolve",
-    "offload",
-    "superneurons",
-    "superneurons-speed",
-    "superneurons-memory",
-    "stream",
-)
-MOVING = ("offload", "superneurons", "superneurons-speed", "superneurons-memory", "stream")
-"""Those that move tensors out of the arena, for which they need to know the speed of a link."""
-EVICTION_RULES = ("lru", "farthest")
-SPELLINGS = ("auto", "keep", "liveness", "chain", "sequential", "sequential:K", "revolve", *MOVING, "offload:lru")
-"""As people are told them."""
+__all__ = ["MOVING", "STRATEGIES", "StrategyName", "find_link_use", "list_spellings", "parse_strategy"]
+
+MOVING = tuple(name for name, kind in STRATEGIES.items() if kind.link is LinkUse.REQUIRED)
+"""Names of the package's own strategies that need a link; `find_link_use` knows added ones too."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyName:
-    """A strategy as it was asked for.
-
-    Attributes:
-        name: one of `STRATEGIES`.
-        segments: of `sequential`, at least 1; None takes the best number.
-        eviction: of those that are `MOVING`, one of `EVICTION_RULES`; None takes the better.
-    """
-
-    name: str
-    segments: int | None = None
-    eviction: str | None = None
-
-    def __str__(self) -> str:
-        detail = self.eviction if self.segments is None else self.segments
-        return self.name if detail is None else f"{self.name}:{detail}"
-
-
-def parse_strategy(text: str) -> StrategyName:
-    """Read the name of a strategy.
+def parse_strategy(text: str | StrategyName) -> StrategyName:
+    """Read the name of a strategy; one that has been read is returned as it is.
 
     Raises:
-        ConfigError: no such strategy, no whole number of at least 1 where one belongs, or no such eviction; names the
-            nearest.
+        ConfigError: there is no such strategy, or it cannot have what stands behind the colon; names the nearest.
     """
+    if isinstance(text, StrategyName):
+        return text
     if not isinstance(text, str) or ":" not in text:
-        return StrategyName(one_of("strategy", text, STRATEGIES))
+        return StrategyName(one_of("strategy", text, tuple(STRATEGIES)))
     name, _, detail = text.partition(":")
-    if name in MOVING:
-        return StrategyName(name, eviction=one_of(f"strategy {name!r}", detail, EVICTION_RULES))
-    near = difflib.get_close_matches(name, STRATEGIES, n=1)
-    if name != "sequential":
-        hint = ""
-        if near:
-            hint = f"Did you mean {near[0] + ':' + detail if near[0] in ('sequential', *MOVING) else near[0]!r}?"
-        raise ConfigError("strategy", "one of " + ", ".join(SPELLINGS), repr(text), hint)
-    if re.fullmatch("[0-9]{1,9}", detail) is None or int(detail) < 1:
-        hint = "'sequential:1' is the nearest." if re.fullmatch("-?[0-9]+", detail) else "For example 'sequential:4'."
-        expected = "sequential:K with a whole number K of segments, at least 1"
-        raise ConfigError("strategy", expected, repr(text), hint + " 'sequential' alone takes the best K.")
-    return StrategyName(name, int(detail))
+    kind = STRATEGIES.get(name)
+    if kind is not None and kind.read_detail is not None:
+        return StrategyName(name, kind.read_detail(name, detail))
+    near = difflib.get_close_matches(name, tuple(STRATEGIES), n=1)
+    hint = ""
+    if near:
+        nearest = near[0] if STRATEGIES[near[0]].read_detail is None else f"{near[0]}:{detail}"
+        hint = f"Did you mean {nearest!r}?"
+    raise ConfigError("strategy", "one of " + ", ".join(list_spellings()), repr(text), hint)
+
+
+def find_link_use(strategy: str | StrategyName) -> LinkUse:
+    """Return what a strategy does with a link: whether it moves tensors out of the arena.
+
+    Raises:
+        ConfigError: as `parse_strategy` does.
+    """
+    return STRATEGIES.find(parse_strategy(strategy).name).link

@@ -1,15 +1,13 @@
-"""The strategies that move tensors out: which order of operations, which cache, which kernels, and what is fastest.
+"""The strategies that move tensors out: which order of operations runs, which cache decides, with which kernels.
 
-`offload` runs every operation once, in the graph's order. `superneurons` drops outputs of cheap operations too and computes
-them again: cost-aware, or always speed- or memory-centric. Whatever still does not fit is moved out. In the cost-aware
-mode a segment is recomputed at once where what lives meanwhile stays within the budget; at the smallest budget that is
-the paper's max lᵢ. `stream` does all that too, follows the optimal chain plans of budgets around its own, and leaves part
-of the state outside the arena: what stays is the state of the first blocks, parameters before momentum, which would move
-most.
+`offload` runs every operation once, in the graph's order. `superneurons` also drops outputs of cheap operations and
+computes them again, by one of the paper's three rules (`offload.recompute`). `stream` does both, follows the optimal
+chain plans of budgets around its own, and may leave part of the state outside the arena. Then the state of the first
+blocks stays, parameters before momentum, as these would move most. What does not fit beside all that is moved out.
 
-Segments are dropped from the first on: all of them, or as many as a few fractions try; of the state a few fractions stay.
-Each order is played on the link; the best few are played with every layout of the state, cache and choice of kernels,
-those of least workspace and, where kernels follow the free bytes, fast ones. Taken is the fastest.
+Several numbers of segments to drop, and several shares of the state to keep, are tried. Each order is first scheduled
+with one layout, cache and choice of kernels; the fastest orders are then scheduled with all of them. The fastest plan
+of all is proposed.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 """
@@ -21,15 +19,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 from ...layers.graph import STATE, Phase, Role
 from ...layers.kinds import KINDS
-from ...memory.errors import ConfigError
+from ...memory.errors import one_of
 from ...memory.sizes import format_size
 from ..layout.kernels import Choice, Kernels, fastest_within
 from ..layout.lifetimes import Lifetimes
 from ..layout.placer import PlacedOrder, Placer
-from ..layout.problem import Problem
 from ..offload.cache import EvictionRule, Timing, schedule_cache
 from ..offload.recompute import Recomputation, Segmented, recomputing_order
 from ..offload.segments import affordable, cheap_segments, first_segments
@@ -39,29 +37,23 @@ from ..plan.link import Link
 from ..plan.state_layout import StateLayout, lay_out_state, sort_by_block
 from ..plan.steps import NO_TENSOR, PAGE, Run, align_up
 from .chain import ChainStrategy
-from .names import MOVING, StrategyName
+from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
 logger = logging.getLogger(__name__)
 
-MODES = {
-    "superneurons": Recomputation.COST_AWARE,
-    "superneurons-speed": Recomputation.SPEED_CENTRIC,
-    "superneurons-memory": Recomputation.MEMORY_CENTRIC,
-    "stream": Recomputation.COST_AWARE,
-}
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the segments that are tried to be dropped."""
 ROOMS = (0.7, 1.0, 1.5, 2.5)
-"""Chain plans that are tried: for so many times what is beside the state."""
+"""Chain plans are tried whose activations take so many times the bytes beside the state."""
 KEPT = 2
-"""Orders that are played in all ways, the fastest when played in one."""
+"""So many orders, the fastest of the first round, are scheduled in all ways."""
 MANY = 4000
-"""Operations above which only all or none are tried, and one order is kept: seconds a play."""
+"""Above so many operations scheduling takes seconds: only all segments or none are dropped, and one order is kept."""
 WORKSPACE_SHARE = 8
 """The workspace of a fast kernel takes at most this part of what is beside the state."""
 STREAMED_BYTES = 64 * 2**10
-"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own. Only
-the plan of least memory lets those leave that fill a page."""
+"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own.
+Only the plan of least memory lets those leave that fill a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +61,12 @@ class _Candidate:
     """An order with kernels, before anything moves.
 
     Attributes:
-        name: for the log.
+        name: what the log calls it.
         order: operations.
-        choose: their kernels.
-        draft: its instances.
-        residents: its uses.
-        timed: its seconds.
+        choose: the kernel of each operation.
+        lifetimes: instances of the order.
+        uses: when each instance is used.
+        timing: seconds of the operations, and the link.
         state: where the state lies.
     """
 
@@ -82,55 +74,48 @@ class _Candidate:
     order: Sequence[int]
     choose: Choice
     lifetimes: Lifetimes
-    residents: UseTable
-    timed: Timing
+    uses: UseTable
+    timing: Timing
     state: StateLayout
 
 
-def require_link(problem: Problem, strategy: StrategyName) -> Link | None:
-    """The link of a problem; None only where the strategy needs none.
-
-    Raises:
-        ConfigError: the cost table has none, and the strategy moves tensors.
-    """
-    link = problem.costs.link
-    if link is None and strategy.name in MOVING:
-        raise ConfigError(
-            "link",
-            f"the speed at which strategy {str(strategy)!r} can move tensors out of the arena and back",
-            "none",
-            "Give --link OUT,IN in bytes per second, such as '1 GB,1.5 GB'.",
-        )
-    return link
-
-
-class OffloadStrategy:
-    """Proposes the orders of one of the strategies with moves.
+class OffloadStrategy(Strategy):
+    """Proposes orders with moves.
 
     Args:
         placer: of the graph.
-        strategy: `offload` or one of `MODES`.
+        strategy: its name, for the log; its detail is the rule of eviction, None takes the better.
+        recomputation: how outputs of cheap operations that are dropped come back; None drops none.
+        streams: whether state may be left outside the arena.
         chain: gives the chain plans that are tried.
-        link: by default the cost table's.
-
-    Raises:
-        ConfigError: the cost table has no link.
     """
 
     def __init__(
-        self, placer: Placer, strategy: StrategyName, chain: ChainStrategy | None = None, link: Link | None = None
+        self,
+        placer: Placer,
+        strategy: StrategyName,
+        *,
+        recomputation: Recomputation | None = None,
+        streams: bool = False,
+        chain: ChainStrategy | None = None,
     ) -> None:
-        problem = placer.problem
-        link = link or require_link(problem, strategy)
-        assert link is not None
-        self._placer, self._strategy, self._link = placer, strategy, link
-        self._streams = strategy.name == "stream" and not problem.fixed_state
-        training = any(op.phase is Phase.LOSS for op in problem.graph.ops)
-        self._mode = MODES.get(strategy.name) if training else None
-        self._evictions = list(EvictionRule) if strategy.eviction is None else [EvictionRule(strategy.eviction)]
-        self._own_order = [op.id for op in problem.graph.ops]
-        self._chain = chain
-        self._many = len(problem.graph.ops) > MANY
+        self._placer, self._strategy, self._chain = placer, strategy, chain
+        self._recomputation, self._streams = recomputation, streams
+        self._rules = list(EvictionRule) if strategy.detail is None else [EvictionRule(strategy.detail)]
+
+    @property
+    def _link(self) -> Link:
+        link = self._placer.problem.costs.link
+        assert link is not None, "the registry refuses strategies that move tensors where there is no link"
+        return link
+
+    @cached_property
+    def _own_order(self) -> list[int]:
+        return [op.id for op in self._placer.problem.graph.ops]
+
+    @property
+    def _many(self) -> bool:
+        return len(self._placer.problem.graph.ops) > MANY
 
     @cached_property
     def _segments(self) -> Segmented[int]:
@@ -138,65 +123,63 @@ class OffloadStrategy:
 
     @cached_property
     def _smallest_state(self) -> StateLayout:
-        """With all large tensors outside that may be there."""
-        return self._with_resident(0) if self._streams else self._placer.problem.state
+        """The layout with all large tensors outside that may be there."""
+        return self._lay_out(0) if self._streams else self._placer.problem.state
 
     @cached_property
     def _least_room(self) -> int:
-        """What the own order needs beside that, whatever the budget."""
-        candidate = self._candidate("", self._own_order, self._placer.choose, self._smallest_state)
-        return candidate.residents.least_bytes()
+        """The bytes that the graph's own order needs beside that state, whatever the budget."""
+        candidate = self._make_candidate("", self._own_order, self._placer.choose, self._smallest_state)
+        return candidate.uses.least_bytes()
 
     @cached_property
     def _least_state(self) -> StateLayout:
-        """With all tensors outside that may be there at all."""
-        return self._with_resident(0, PAGE) if self._streams else self._placer.problem.state
+        """The layout with all tensors outside that may be there at all."""
+        return self._lay_out(0, PAGE) if self._streams else self._placer.problem.state
 
     def smallest(self) -> PlacedOrder:
-        """The plan of least memory."""
+        """Return the plan of least memory."""
         orders = [self._own_order]
-        if self._mode is not None:
-            orders.append(self._recomputing(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
-        candidates = [self._candidate("least memory", o, self._placer.choose, self._least_state) for o in orders]
-        least = min(candidates, key=lambda candidate: candidate.residents.least_bytes())
+        if self._recomputation is not None:
+            orders.append(self._recompute(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
+        candidates = [self._make_candidate("least memory", o, self._placer.choose, self._least_state) for o in orders]
+        least = min(candidates, key=lambda candidate: candidate.uses.least_bytes())
         del candidates, orders  # a deep network's take tens of MiB
-        end = self._first(least.state) + least.residents.least_bytes()
-        found = [placed for e in self._evictions if (placed := self._place(least, e, end)) is not None]
+        end = _first_address(least.state) + least.uses.least_bytes()
+        found = [placed for rule in self._rules if (placed := self._place(least, rule, end)) is not None]
         return min(found, key=lambda placed: (placed.end, sum(placed.lifetimes.copies.nbytes)))
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
-        """The fastest for the budget that is found; None where none fits."""
-        layouts = self._layouts(budget_bytes)
+        """Return the fastest plan for the budget that is found; None where none fits."""
+        layouts = self._list_layouts(budget_bytes)
         first = layouts[len(layouts) // 3]
         best, least = None, math.inf
-        played: list[tuple[float, int, str, Sequence[int]]] = []
-        for number, (name, order) in enumerate(self._orders(budget_bytes)):
-            candidate = self._candidate(name, order, self._placer.choose, first)
-            seconds, placed = self._try(candidate, self._evictions[0], budget_bytes)
+        fitting: list[tuple[float, int, str, Sequence[int]]] = []
+        for number, (name, order) in enumerate(self._list_orders(budget_bytes)):
+            candidate = self._make_candidate(name, order, self._placer.choose, first)
+            seconds, placed = self._try(candidate, self._rules[0], budget_bytes)
             if placed is not None:
-                played.append((seconds, number, name, order))
+                fitting.append((seconds, number, name, order))
             if seconds < least:
                 best, least = placed, seconds
             del candidate, placed  # a deep network's take tens of MiB: they go before the next ones are made
-        for _, _, name, order in sorted(played)[: 1 if self._many else KEPT]:
-            for choose in self._choices(budget_bytes):
+        for _, _, name, order in sorted(fitting)[: 1 if self._many else KEPT]:
+            for choose in self._list_choices(budget_bytes):
                 for state in layouts:
-                    candidate = self._candidate(name, order, choose, state)
-                    for eviction in self._evictions:
-                        if (choose, state, eviction) == (self._placer.choose, first, self._evictions[0]):
-                            continue
-                        seconds, placed = self._try(candidate, eviction, budget_bytes)
+                    candidate = self._make_candidate(name, order, choose, state)
+                    for rule in self._rules:
+                        if (choose, state, rule) == (self._placer.choose, first, self._rules[0]):
+                            continue  # tried above
+                        seconds, placed = self._try(candidate, rule, budget_bytes)
                         if seconds < least:
                             best, least = placed, seconds
                         del placed
                     del candidate
         return best
 
-    def _try(
-        self, candidate: _Candidate, eviction: EvictionRule, budget_bytes: int
-    ) -> tuple[float, PlacedOrder | None]:
-        """Its seconds, and where it lies; infinity and None where it does not fit."""
-        placed, most = self._place(candidate, eviction, budget_bytes), self._placer.problem.most_outside_bytes
+    def _try(self, candidate: _Candidate, rule: EvictionRule, budget_bytes: int) -> tuple[float, PlacedOrder | None]:
+        """Place a candidate and return its seconds with it; infinity and None where it does not fit."""
+        placed, most = self._place(candidate, rule, budget_bytes), self._placer.problem.most_outside_bytes
         seconds = math.inf
         if placed is None:
             words = "does not fit"
@@ -206,104 +189,153 @@ class OffloadStrategy:
             seconds = self._placer.seconds(placed.lifetimes)
             words = f"takes {seconds:.4g} s"
         state = candidate.state.nbytes
-        logger.info("%s: %s, %d bytes of state, %s %s", self._strategy, candidate.name, state, eviction.value, words)
+        logger.info("%s: %s, %d bytes of state, %s %s", self._strategy, candidate.name, state, rule.value, words)
         return seconds, placed
 
-    def _choices(self, budget_bytes: int) -> list[Choice]:
+    def _list_choices(self, budget_bytes: int) -> list[Choice]:
         problem = self._placer.problem
         if problem.kernels is not Kernels.FIT:
             return [self._placer.choose]
         room = budget_bytes - self._smallest_state.nbytes
         return [self._placer.choose, fastest_within(problem.costs, room // WORKSPACE_SHARE)]
 
-    def _orders(self, budget_bytes: int) -> Iterator[tuple[str, Sequence[int]]]:
+    def _list_orders(self, budget_bytes: int) -> Iterator[tuple[str, Sequence[int]]]:
         yield "nothing repeated", self._own_order
-        if self._mode is not None:
+        if self._recomputation is not None:
             count = len(self._segments.segments)
             shares = FRACTIONS[-1:] if self._many else FRACTIONS[1:]
             for dropped in sorted({round(count * share) for share in shares} - {0}):
-                yield (
-                    f"{dropped} segments of cheap layers dropped",
-                    self._recomputing(dropped, self._mode, budget_bytes),
-                )
+                order = self._recompute(dropped, self._recomputation, budget_bytes)
+                yield f"{dropped} segments of cheap layers dropped", order
         if self._chain is not None:
             for times in (1.0,) if self._many else ROOMS:
                 room = int(times * (budget_bytes - self._smallest_state.nbytes))
-                order = self._chain.order_within(room)
-                if order is not None and len(order) > len(self._own_order):
-                    yield f"the chain plan for {format_size(room)}", order
+                chain_order = self._chain.order_within(room)
+                if chain_order is not None and len(chain_order) > len(self._own_order):
+                    yield f"the chain plan for {format_size(room)}", chain_order
 
-    def _first(self, state: StateLayout) -> int:
-        """The first address above the state that may move."""
-        return align_up(state.nbytes, PAGE)
-
-    def _place(self, candidate: _Candidate, eviction: EvictionRule, budget_bytes: int) -> PlacedOrder | None:
-        """Play a candidate; None where it does not fit."""
-        first, state = self._first(candidate.state), candidate.state
-        played = schedule_cache(candidate.residents, first, budget_bytes // PAGE * PAGE, eviction, candidate.timed)
-        if played is None:
+    def _place(self, candidate: _Candidate, rule: EvictionRule, budget_bytes: int) -> PlacedOrder | None:
+        """Schedule the moves of a candidate and place it; return None where it does not fit."""
+        first, state, uses = _first_address(candidate.state), candidate.state, candidate.uses
+        schedule = schedule_cache(uses, first, budget_bytes // PAGE * PAGE, rule, candidate.timing)
+        if schedule is None:
             return None
-        order = with_moves(candidate.order, candidate.lifetimes, played, candidate.timed)
+        order = with_moves(candidate.order, candidate.lifetimes, schedule, candidate.timing)
         lifetimes = self._placer.find_lifetimes(order, candidate.choose, state)
+        # Each time that a tensor is brought to the arena it is a new instance: its addresses in that order.
         stays: dict[int, list[int]] = {}
         for instance, tensor in enumerate(candidate.lifetimes.tensor):
-            if instance in candidate.residents.fixed:
-                stays.setdefault(tensor, []).append(first + candidate.residents.fixed[instance])
+            if instance in uses.fixed:
+                stays.setdefault(tensor, []).append(first + uses.fixed[instance])
             else:
-                stays.setdefault(tensor, []).extend(played.addresses.get(instance, ()))
+                stays.setdefault(tensor, []).extend(schedule.addresses.get(instance, ()))
         names = [t.name for t in self._placer.problem.graph.tensors]
         following = {tensor: iter(addresses) for tensor, addresses in stays.items()}
         addresses = [
             state.addresses[names[t]] if t != NO_TENSOR and names[t] in state.addresses else next(following[t])
             for t in lifetimes.tensor
         ]
-        cached = (
-            "the least recently used leave first"
-            if eviction is EvictionRule.LRU
-            else "the farthest next use leaves first"
-        )
-        note = f"{candidate.name}, {cached}"
+        leaving = "the least recently used leave" if rule is EvictionRule.LRU else "the farthest next use leaves"
+        note = f"{candidate.name}, {leaving} first"
         if state.outside:
             note += f", {format_size(state.outside_nbytes)} of the state outside"
         return replace(self._placer.place_at(order, lifetimes, addresses, state, settled=True), note=note)
 
-    def _layouts(self, budget_bytes: int) -> list[StateLayout]:
-        """Where the state may lie: as it must, or with several shares of what else is free taken by what stays."""
+    def _list_layouts(self, budget_bytes: int) -> list[StateLayout]:
+        """List where the state may lie: as the problem has it, or with shares of the free bytes taken by what stays."""
         if not self._streams:
             return [self._placer.problem.state]
-        spare = budget_bytes - self._first(self._smallest_state) - self._least_room
+        spare = budget_bytes - _first_address(self._smallest_state) - self._least_room
         if spare < 0:
             return [self._least_state]
         shares = (0.0, 0.5) if self._many else FRACTIONS[:-1]
-        found = {layout.nbytes: layout for layout in (self._with_resident(int(spare * s)) for s in shares)}
+        found = {layout.nbytes: layout for layout in (self._lay_out(int(spare * s)) for s in shares)}
         return list(found.values())
 
-    def _with_resident(self, nbytes: int, large_bytes: int = STREAMED_BYTES) -> StateLayout:
-        """The layout in which at most so many bytes of large tensors of the state stay in the arena."""
+    def _lay_out(self, staying_bytes: int, large_bytes: int = STREAMED_BYTES) -> StateLayout:
+        """Lay the state out so that at most `staying_bytes` of its large tensors stay in the arena."""
         graph = self._placer.problem.graph
         large = [t for t in sort_by_block(graph) if t.nbytes >= large_bytes]
         outside: set[int] = set()
         for tensor in sorted(large, key=lambda t: t.role is not Role.PARAMETER):
-            nbytes -= tensor.nbytes
-            if nbytes < 0:
+            staying_bytes -= tensor.nbytes
+            if staying_bytes < 0:
                 outside.add(tensor.id)
         return lay_out_state(graph, outside)
 
-    def _recomputing(self, count: int, mode: Recomputation, budget_bytes: int) -> list[int]:
+    def _recompute(self, count: int, recomputation: Recomputation, budget_bytes: int) -> list[int]:
+        """Return the order in which the first `count` segments of cheap operations are dropped and computed again."""
         steps = first_segments(self._segments, count)
-        at_once = [mode is not Recomputation.MEMORY_CENTRIC] * count
+        at_once = [recomputation is not Recomputation.MEMORY_CENTRIC] * count
         order = recomputing_order(steps, at_once)
-        if mode is Recomputation.COST_AWARE:
-            lifetimes = self._placer.find_lifetimes(order, state=self._smallest_state)
+        if recomputation is Recomputation.COST_AWARE:
             state = self._smallest_state
-            resident = {t.id for t in self._placer.problem.graph.with_role(*STATE) if t.name in state.addresses}
-            order = recomputing_order(steps, affordable(lifetimes, steps, budget_bytes - state.nbytes, resident))
+            lifetimes = self._placer.find_lifetimes(order, state=state)
+            staying = {t.id for t in self._placer.problem.graph.with_role(*STATE) if t.name in state.addresses}
+            order = recomputing_order(steps, affordable(lifetimes, steps, budget_bytes - state.nbytes, staying))
         return order
 
-    def _candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:
+    def _make_candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:
         graph, costs = self._placer.problem.graph, self._placer.problem.costs
         lifetimes = self._placer.find_lifetimes(order, choose, state)
         seconds = [costs.kernels[step.op][step.kernel].seconds for step in lifetimes.steps if isinstance(step, Run)]
         heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
-        residents = UseTable(graph, lifetimes, state.tensors_outside(graph))
-        return _Candidate(name, order, choose, lifetimes, residents, Timing(seconds, heavy, self._link), state)
+        uses = UseTable(graph, lifetimes, state.tensors_outside(graph))
+        return _Candidate(name, order, choose, lifetimes, uses, Timing(seconds, heavy, self._link), state)
+
+
+def _first_address(state: StateLayout) -> int:
+    """Return the first address above the state at which what may move can lie."""
+    return align_up(state.nbytes, PAGE)
+
+
+def _read_rule(name: str, text: str) -> str:
+    return one_of(f"strategy {name!r}", text, [rule.value for rule in EvictionRule])
+
+
+def _make_offload(placer: Placer, name: StrategyName) -> Strategy:
+    return OffloadStrategy(placer, name)
+
+
+def _make_superneurons(placer: Placer, name: StrategyName) -> Strategy:
+    recomputation = RECOMPUTATIONS[name.name] if _has_loss(placer) else None
+    return OffloadStrategy(placer, name, recomputation=recomputation)
+
+
+def make_stream(placer: Placer, name: StrategyName, chain: ChainStrategy | None = None) -> OffloadStrategy:
+    """Make `stream`, whose chain plans come from `chain` where it is at hand.
+
+    Where other programs of the run rely on where the state lies, it stays there.
+    """
+    problem = placer.problem
+    if chain is None and not problem.state.outside:
+        chain = ChainStrategy(placer)
+    recomputation = Recomputation.COST_AWARE if _has_loss(placer) else None
+    return OffloadStrategy(placer, name, recomputation=recomputation, streams=not problem.fixed_state, chain=chain)
+
+
+def _has_loss(placer: Placer) -> bool:
+    return any(op.phase is Phase.LOSS for op in placer.problem.graph.ops)
+
+
+RECOMPUTATIONS = MappingProxyType(
+    {
+        "superneurons": Recomputation.COST_AWARE,
+        "superneurons-speed": Recomputation.SPEED_CENTRIC,
+        "superneurons-memory": Recomputation.MEMORY_CENTRIC,
+    }
+)
+"""How each of the `superneurons` brings dropped outputs back."""
+
+OFFLOAD = StrategyKind(
+    "offload",
+    _make_offload,
+    link=LinkUse.REQUIRED,
+    without_backward=True,
+    read_detail=_read_rule,
+    details=("lru",),
+)
+SUPERNEURONS = tuple(
+    StrategyKind(name, _make_superneurons, link=LinkUse.REQUIRED, read_detail=_read_rule) for name in RECOMPUTATIONS
+)
+STREAM = StrategyKind("stream", make_stream, link=LinkUse.REQUIRED, read_detail=_read_rule)

@@ -1,35 +1,94 @@
-"""What a strategy is to the planner."""
+"""The strategies by name, to which programs may add their own, and the one function that makes any of them.
+
+Not checked here: what a strategy proposes. The planner verifies each plan before it returns it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from ...layers.graph import Graph
+from ...memory.errors import ConfigError
+from ...memory.registry import Registry
+from ..layout.placer import Placer
+from ..layout.problem import Problem
+from .auto import AUTO
+from .baselines import REVOLVE, SEQUENTIAL
+from .chain import CHAIN
+from .natural import KEEP, LIVENESS, NaturalFirst, NaturalOrder
+from .offload import OFFLOAD, STREAM, SUPERNEURONS
+from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
-from ..layout.placer import PlacedOrder, Placer
+STRATEGIES = Registry(
+    "strategy",
+    {kind.name: kind for kind in (AUTO, KEEP, LIVENESS, CHAIN, SEQUENTIAL, REVOLVE, OFFLOAD, *SUPERNEURONS, STREAM)},
+)
+"""Every strategy by its name, in the order in which people are told them."""
 
 
-class Strategy(Protocol):
-    """Proposes orders of one graph."""
+def register_strategy(kind: StrategyKind) -> None:
+    """Add a strategy, which can then be named wherever one is asked for: in a `Trainer`, a plan, a curve.
 
-    def smallest(self) -> PlacedOrder:
-        """The plan of least memory."""
-        ...
-
-    def fastest(self, budget_bytes: int) -> PlacedOrder | None:
-        """The plan of least time that fits; None where none is found."""
-        ...
+    Raises:
+        ConfigError: the name is no name, or another strategy has it.
+    """
+    STRATEGIES.add(kind.name, kind)
 
 
-class BestOf:
-    """Proposes the best of what several propose."""
+def unregister_strategy(name: str) -> None:
+    """Take back a strategy that was added.
 
-    def __init__(self, placer: Placer, proposing: Sequence[Strategy]) -> None:
-        self._placer, self._proposing = placer, proposing
+    Raises:
+        ConfigError: no strategy of that name was added.
+    """
+    STRATEGIES.remove(name)
 
-    def smallest(self) -> PlacedOrder:
-        """The plan of least memory."""
-        return self._placer.smallest_of(orders.smallest() for orders in self._proposing)
 
-    def fastest(self, budget_bytes: int) -> PlacedOrder | None:
-        """The fastest; None where none has a plan."""
-        return self._placer.fastest_of((orders.fastest(budget_bytes) for orders in self._proposing), budget_bytes)
+def list_spellings() -> tuple[str, ...]:
+    """List all strategies as people are told them: each name, and behind its colon what may stand there."""
+    return tuple(
+        spelling
+        for kind in STRATEGIES.values()
+        for spelling in (kind.name, *(f"{kind.name}:{detail}" for detail in kind.details))
+    )
+
+
+def require_link(problem: Problem, name: StrategyName) -> None:
+    """Refuse a strategy that moves tensors where nobody said how fast.
+
+    Raises:
+        ConfigError: the strategy needs a link, and the problem's cost table has none.
+    """
+    if problem.costs.link is None and STRATEGIES.find(name.name).link is LinkUse.REQUIRED:
+        raise ConfigError(
+            "link",
+            f"the speed at which strategy {str(name)!r} can move tensors out of the arena and back",
+            "none",
+            "Give --link OUT,IN in bytes per second, such as '1 GB,1.5 GB'.",
+        )
+
+
+def make_strategy(placer: Placer, name: StrategyName) -> Strategy:
+    """Make the strategy of that name for the problem of a placer; nothing is solved yet.
+
+    State may lie outside the arena already, because another program of the run has put it there. Then tensors must be
+    moved, so `offload` stands in for every strategy that does not move any. Graphs without a backward pass run in
+    their own order where the strategy does not plan them.
+
+    Raises:
+        ConfigError: the strategy needs a link and there is none, or its detail does not fit the network.
+    """
+    problem, kind = placer.problem, STRATEGIES.find(name.name)
+    if problem.state.outside:
+        if kind.link is not LinkUse.REQUIRED:
+            kind, name = OFFLOAD, StrategyName(OFFLOAD.name)
+        require_link(problem, name)
+        return kind.make(placer, name)
+    if not kind.without_backward and not has_backward(problem.graph):
+        return NaturalOrder(placer)
+    require_link(problem, name)
+    strategy = kind.make(placer, name)
+    return NaturalFirst(placer, strategy) if kind.natural_first else strategy
+
+
+def has_backward(graph: Graph) -> bool:
+    """Return whether a graph has a backward pass, as that of a training step."""
+    return any(op.forward_op != op.id for op in graph.ops)

@@ -6,6 +6,7 @@ from bathyal.memory.errors import ConfigError
 from bathyal.scheduler.curve import NO_LIMIT, curve
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
 from tests.support.random_networks import random_problem
+from tests.support.spilling import linked
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -23,6 +24,17 @@ def test_each_strategy_goes_from_its_least_to_no_limit(seed):
             assert point.peak_bytes <= point.budget_bytes
             assert point.lower_bound_seconds <= point.predicted_seconds * (1 + 1e-12)
             assert point.predicted_seconds >= fastest * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_point_is_slower_than_one_in_less_memory_or_than_the_plan_of_its_budget(seed):
+    problem = linked(random_problem(seed), "offload", seed)
+    for strategy in ("chain", "offload"):
+        points = list(curve(problem, [strategy], 6))
+        times = [point.predicted_seconds for point in points]
+        assert times == sorted(times, reverse=True)
+        for point in points:
+            assert point.predicted_seconds <= make_plan(problem, strategy, point.budget_bytes).predicted_seconds
 
 
 def test_an_unknown_strategy_is_refused():

@@ -1,4 +1,4 @@
-"""Graphs of a few operations, written down or drawn, and orders as a cache of bytes sees them."""
+"""Graphs of a few operations, written down or drawn at random, and orders as a cache of bytes sees them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Cached:
     problem: Problem
     order: list[int]
     lifetimes: Lifetimes
-    residents: UseTable
-    timed: Timing
+    uses: UseTable
+    timing: Timing
 
 
-def cached(problem: Problem, order: Sequence[int] | None = None) -> Cached:
+def make_case(problem: Problem, order: Sequence[int] | None = None) -> Cached:
     """An order of a problem with a link; by default the graph's own."""
     assert problem.costs.link is not None
     graph, order = problem.graph, [op.id for op in problem.graph.ops] if order is None else list(order)
@@ -52,7 +52,7 @@ def cached(problem: Problem, order: Sequence[int] | None = None) -> Cached:
     return Cached(problem, order, lifetimes, UseTable(graph, lifetimes), Timing(seconds, heavy, problem.costs.link))
 
 
-def orders(problem: Problem) -> list[list[int]]:
+def list_orders(problem: Problem) -> list[list[int]]:
     """The graph's own order, and all cheap operations repeated step by step, or segment by segment."""
     steps = cheap_segments(problem.graph)
     count = len(steps.segments)
@@ -92,13 +92,13 @@ def hand_made(
     )
     costs = CostTable(tuple((KernelCost("only", 0, s),) for s in seconds), link)
     graph = Graph("by hand", tensors, ops, tuple(outputs), len(ops))
-    return cached(Problem(graph, costs, Kernels.FIXED, StateLayout({}, 0)))
+    return make_case(Problem(graph, costs, Kernels.FIXED, StateLayout({}, 0)))
 
 
 MIXED = (64, 1024, PAGE, PAGE + 64, 2 * PAGE, 3 * PAGE - 128)
 
 
-def drawn(seed: int, operations: int, sizes: Sequence[int] = MIXED) -> Cached:
+def draw_case(seed: int, operations: int, sizes: Sequence[int] = MIXED) -> Cached:
     """Operations at random, some in place; by default of less than a page to some pages."""
     rng = random.Random(seed)
     rows: list[Row] = []
@@ -117,11 +117,11 @@ def drawn(seed: int, operations: int, sizes: Sequence[int] = MIXED) -> Cached:
     return hand_made(rows, nbytes, seconds, Link(*(PAGE * rng.choice((0.5, 1, 4)) for _ in range(2))), outputs)
 
 
-def offloaded(case: Cached, budget_bytes: int, eviction: EvictionRule) -> Plan | None:
+def offload_case(case: Cached, budget_bytes: int, eviction: EvictionRule) -> Plan | None:
     """The plan of an order with the moves that `offload` puts into it, verified; None where nothing fits."""
     placer = Placer(case.problem, whole_step=False)
     strategy = OffloadStrategy(placer, parse_strategy("offload"))
-    candidate = strategy._candidate("by hand", case.order, placer.choose, case.problem.state)
+    candidate = strategy._make_candidate("by hand", case.order, placer.choose, case.problem.state)
     placed = strategy._place(candidate, eviction, budget_bytes)
     return None if placed is None else _verified(case, placed)
 

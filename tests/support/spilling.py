@@ -19,11 +19,16 @@ def random_link(seed: int) -> Link:
     return Link(*(10 ** rng.uniform(8, 11) for _ in range(2)))
 
 
+def with_link(problem: Problem, link: Link) -> Problem:
+    """The problem, with that link."""
+    return replace(problem, costs=replace(problem.costs, link=link))
+
+
 def linked(problem: Problem, strategy: str, seed: int = 0) -> Problem:
     """The problem, with a link where `strategy` moves tensors."""
     if strategy.partition(":")[0] not in MOVING:
         return problem
-    return replace(problem, costs=replace(problem.costs, link=random_link(seed)))
+    return with_link(problem, random_link(seed))
 
 
 def tier_for(plan: Plan) -> AbstractContextManager[HostTier | None]:

@@ -13,7 +13,7 @@ from bathyal.scheduler.offload.transfers import with_moves
 from bathyal.scheduler.plan.costs import CostTable
 from bathyal.scheduler.plan.link import Link
 from bathyal.scheduler.plan.steps import PAGE, Fetch, Offload, Run, Wait
-from tests.support.hand_made import cached, drawn, hand_made, offloaded, orders, planned
+from tests.support.hand_made import draw_case, hand_made, list_orders, make_case, offload_case, planned
 from tests.support.plan_checks import run_byte_by_byte
 from tests.support.random_networks import random_problem
 from tests.support.spilling import linked
@@ -24,17 +24,17 @@ INSTANT = Link(1e30, 1e30)
 
 def cases():
     """Random networks in three orders, and graphs of a few operations, each with rooms from the least on."""
-    found = [cached(p, o) for p in (linked(random_problem(s), "offload", s) for s in SEEDS) for o in orders(p)]
-    for case in (*found, *(drawn(seed, 12) for seed in range(60))):
-        least, most = case.residents.least_bytes(), case.residents.fixed_bytes + sum(case.residents.nbytes)
+    found = [make_case(p, o) for p in (linked(random_problem(s), "offload", s) for s in SEEDS) for o in list_orders(p)]
+    for case in (*found, *(draw_case(seed, 12) for seed in range(60))):
+        least, most = case.uses.least_bytes(), case.uses.fixed_bytes + sum(case.uses.nbytes)
         for room in (least, least + (most - least) // 16, least + (most - least) // 6):
             for eviction in EvictionRule:
                 yield case, room, eviction
 
 
 def moved(case, room, eviction):
-    schedule = schedule_cache(case.residents, 0, room, eviction, case.timed)
-    return schedule, with_moves(case.order, case.lifetimes, schedule, case.timed)
+    schedule = schedule_cache(case.uses, 0, room, eviction, case.timing)
+    return schedule, with_moves(case.order, case.lifetimes, schedule, case.timing)
 
 
 def arena(case, room):
@@ -45,7 +45,7 @@ def arena(case, room):
 def test_every_plan_is_one_that_the_verifier_takes_and_stays_within_the_room():
     """Also where an output takes over the memory of what came back, whose size is no multiple of a page."""
     for case, room, eviction in cases():
-        plan = offloaded(case, arena(case, room), eviction)
+        plan = offload_case(case, arena(case, room), eviction)
         assert plan.peak_bytes <= arena(case, room)
         assert plan.live_peak_bytes <= plan.peak_bytes
 
@@ -60,7 +60,7 @@ def test_operations_stay_in_their_order_and_nothing_moves_where_all_fits():
 
 def test_each_transfer_is_waited_for_once_and_in_turn():
     for case, room, eviction in cases():
-        plan = offloaded(case, arena(case, room), eviction)
+        plan = offload_case(case, arena(case, room), eviction)
         waits = {step.transfer: position for position, step in enumerate(plan.steps) if isinstance(step, Wait)}
         begun = [position for position, step in enumerate(plan.steps) if isinstance(step, Offload | Fetch)]
         assert sorted(waits) == begun
@@ -89,18 +89,18 @@ def test_a_value_that_is_outside_is_not_sent_again():
 def test_on_an_infinitely_fast_link_nothing_waits():
     for case, room, eviction in cases():
         costs = CostTable(case.problem.costs.kernels, INSTANT)
-        fast = cached(replace(case.problem, costs=costs), case.order)
-        plan = offloaded(fast, arena(case, room), eviction)
-        assert plan.predicted_seconds == pytest.approx(sum(case.timed.seconds))
+        fast = make_case(replace(case.problem, costs=costs), case.order)
+        plan = offload_case(fast, arena(case, room), eviction)
+        assert plan.predicted_seconds == pytest.approx(sum(case.timing.seconds))
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 14), st.sampled_from(EvictionRule), st.floats(0, 1))
 def test_drawn_graphs_run_byte_by_byte(seed, operations, eviction, share):
-    case = drawn(seed, operations)
-    least, most = case.residents.least_bytes(), case.residents.fixed_bytes + sum(case.residents.nbytes)
+    case = draw_case(seed, operations)
+    least, most = case.uses.least_bytes(), case.uses.fixed_bytes + sum(case.uses.nbytes)
     room = int(least + (most - least) * share**3)
-    plan = offloaded(case, room, eviction)
+    plan = offload_case(case, room, eviction)
     assert plan.peak_bytes <= room
     run_byte_by_byte(plan, case.problem)
 
@@ -108,7 +108,7 @@ def test_drawn_graphs_run_byte_by_byte(seed, operations, eviction, share):
 def there_and_back(out, inward, *, full=False, heavy=None):
     """The order in which t1 leaves for t3, which is large, and comes back for the last operation.
 
-    Six operations of a second; a page takes as many seconds as is said. Four pages of room, beside one of small tensors.
+    Six operations of a second; a page takes as many seconds as is said. Four pages of room, beside a small one.
     """
     rows = [("concat", (0,), (1,)), ("concat", (1,), (2,)), ("concat", (2,), (3,)), ("concat", (3,), (4,))]
     rows += [("concat", (4,), (5,)), ("concat", (5, 1), (6,))]
@@ -116,7 +116,7 @@ def there_and_back(out, inward, *, full=False, heavy=None):
         rows[heavy] = ("conv2d", *rows[heavy][1:])
     sizes = [PAGE, PAGE, PAGE, 3 * PAGE, PAGE if full else 64, 3 * PAGE if full else 64, 64]
     case = hand_made(rows, sizes, [1.0] * 6, Link(PAGE / out, PAGE / inward))
-    plan = offloaded(case, 5 * PAGE, EvictionRule.FARTHEST)
+    plan = offload_case(case, 5 * PAGE, EvictionRule.FARTHEST)
     assert [plan.copies[step.copy].tensor for step in plan.steps if isinstance(step, Fetch)] == [1]
     before = sum(
         isinstance(s, Run) for s in plan.steps[: next(n for n, s in enumerate(plan.steps) if isinstance(s, Fetch))]
@@ -147,7 +147,7 @@ def test_what_the_host_wrote_can_leave_before_anybody_has_read_it():
     """The second input is read last; meanwhile its room is needed."""
     rows = [("concat", (0,), (2,)), ("concat", (2,), (3,)), ("concat", (3,), (4,)), ("concat", (4, 1), (5,))]
     case = hand_made(rows, [64, PAGE, PAGE, PAGE, 64, 64], [1.0] * 4, Link(PAGE, PAGE))
-    plan = offloaded(case, case.residents.least_bytes(), EvictionRule.FARTHEST)
+    plan = offload_case(case, case.uses.least_bytes(), EvictionRule.FARTHEST)
     assert [plan.copies[step.copy].tensor for step in plan.steps if isinstance(step, Fetch)] == [1]
 
 

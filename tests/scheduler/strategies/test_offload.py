@@ -43,15 +43,15 @@ def chain(seed):
 
 
 def ways(case):
-    """For every way to move what may move: the most bytes live, those with the labels there to the end, and the seconds.
+    """For every way to move what may move: the most bytes live, those with labels there to the end, and the seconds.
 
     Played anew, by hand.
 
     A tensor is read by the next operation and by one of the backward pass. Between these two it may be sent before one
     operation, waited for before the same or a later one, and sent for before the same or a later one.
     """
-    sizes, link = [t.nbytes for t in case.problem.graph.tensors], case.timed.link
-    ops, seconds = case.problem.graph.ops, case.timed.seconds
+    sizes, link = [t.nbytes for t in case.problem.graph.tensors], case.timing.link
+    ops, seconds = case.problem.graph.ops, case.timing.seconds
     births = dict.fromkeys(range(len(sizes)), 0) | {t: op.id for op in ops for t in op.outputs}
     deaths = {t: max([births[t], *(op.id for op in ops if t in op.inputs)]) for t in births}
     gaps = {n: (n, deaths[n]) for n in range(FORWARD) if deaths[n] > n + 1}
@@ -105,16 +105,16 @@ def optimum(seed, budget, labels_stay=False):
 def test_what_is_found_is_never_better_than_the_best_of_all_ways_and_seldom_much_worse():
     """On average 11 % more seconds than the best of all ways takes, 78 % at the worst chain and budget.
 
-    The ways are free of addresses. The worst are those where operands leave because no hole between them is large enough.
+    The ways are free of addresses. The worst are those where operands leave because no hole is large enough.
     """
     ratios = []
     for seed in SEEDS:
         case = chain(seed)
-        orders = OffloadStrategy(Placer(case.problem, whole_step=False), parse_strategy("offload"))
+        strategy = OffloadStrategy(Placer(case.problem, whole_step=False), parse_strategy("offload"))
         least = best(seed, True)[0][0]  # what may not move has a place of its own for the whole step
-        assert least <= orders.smallest().end <= least + PAGE
+        assert least <= strategy.smallest().end <= least + PAGE
         for budget in rooms(seed, True):
-            placed = orders.fastest(budget)
+            placed = strategy.fastest(budget)
             if placed is None:
                 continue  # what lives fits, but not where it would have to lie
             assert placed.end <= budget
