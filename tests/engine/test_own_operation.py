@@ -212,7 +212,7 @@ class TestGradients:
         network = bt.Sequential(bt.Conv2d(4, 3), Swish(1.5), ChannelScale(), bt.Flatten(), bt.Linear(7))
         batch = feeds(0)
         images = batch["images"].astype("float64")
-        settings = {"backend": "reference", "dtype": "float64", "memory": "8 MiB", "optimizer": bt.SGD(0.1)}
+        settings = {"device": "reference", "dtype": "float64", "memory": "8 MiB", "optimizer": bt.SGD(0.1)}
         with bt.Trainer(network, SHAPE, **settings) as trainer:
             names = sorted(trainer.state.names())
             before = {name: trainer.state.read(name) for name in names}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import bathyal as bt
-from bathyal.engine import session
+from bathyal.engine import programs
 from bathyal.engine.checkpoints import folder as checkpoint
 from bathyal.layers.graph import Role
 from bathyal.layers.kinds import KINDS
@@ -61,7 +61,7 @@ def trainer(**choices: Any) -> bt.Trainer:
         "memory": "16 MiB",
         "costs": "analytic",
         "kernels": "fixed",
-        "backend": "reference",
+        "device": "reference",
         "threads": 1,
     }
     return bt.Trainer(choices.pop("network", None) or network(), SHAPE, **{**given, **choices})
@@ -168,7 +168,7 @@ def test_every_strategy_at_its_least_budget_gives_the_same_bits(backend: str, lo
     right = trained(device=backend, loss=loss, strategy="keep")
     for strategy in STRATEGIES:
         moving = {"link": "500 MB", "make_tier": HostTier} if strategy.split(":")[0] in MOVING else {}
-        choices = {"backend": backend, "loss": loss, "strategy": strategy, **moving}
+        choices = {"device": backend, "loss": loss, "strategy": strategy, **moving}
         with trainer(**choices) as t:
             least = t.plan.min_budget_bytes
         check_same(trained(memory=least, **choices), right)
@@ -178,9 +178,9 @@ def test_every_strategy_at_its_least_budget_gives_the_same_bits(backend: str, lo
 def test_slots_move_out_to_a_disk_and_slabs_have_slots(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "split_large", partial(split_large, limit_bytes=2**17))
+    monkeypatch.setattr(programs, "split_large", partial(split_large, limit_bytes=2**17))
     right = trained(device=backend)
-    choices = {"backend": backend, "strategy": "stream", "link": "500 MB", "spill_dir": str(tmp_path)}
+    choices = {"device": backend, "strategy": "stream", "link": "500 MB", "spill_dir": str(tmp_path)}
     with trainer(**choices) as t:
         least = t.plan.min_budget_bytes
     with trainer(**choices, memory=least) as t:
@@ -234,7 +234,7 @@ def test_a_loss_of_images_plans_and_trains(backend: str) -> None:
     right = trained(given=given, network=images, device=backend, strategy="keep")
     for strategy in ("chain", "offload", "superneurons", "stream"):
         moving = {"link": "500 MB", "make_tier": HostTier} if strategy in MOVING else {}
-        choices = {"network": images, "backend": backend, "strategy": strategy, **moving}
+        choices = {"network": images, "device": backend, "strategy": strategy, **moving}
         with trainer(**choices) as t:
             least = t.plan.min_budget_bytes
         check_same(trained(given=given, memory=least, **choices), right)
@@ -249,7 +249,7 @@ def test_a_loss_of_images_plans_and_trains(backend: str) -> None:
 def test_a_loss_whose_gradient_reads_neither_output_nor_target(backend: str, strategy: str) -> None:
     moving = {"link": "500 MB", "make_tier": HostTier} if strategy.split(":")[0] in MOVING else {}
     given = [(images, np.zeros(len(images), np.int16)) for images, _ in batches(2)[:1]] * 3
-    choices = {"loss": MeanOutput(), "backend": backend, "optimizer": bt.SGD(0.1)}
+    choices = {"loss": MeanOutput(), "device": backend, "optimizer": bt.SGD(0.1)}
     with trainer(**choices, strategy=strategy, **moving) as t:
         least = t.plan.min_budget_bytes
     found = trained(1, given, **choices, strategy=strategy, memory=least, **moving)
@@ -393,7 +393,7 @@ def forget(title: str) -> None:
     """Take back what an example has registered, here or in a test of the documents."""
     for name in DOCUMENTED[title]:
         if name in KINDS:
-            bt.remove_operation(name)
+            bt.unregister_operation(name)
 
 
 def test_the_documented_examples_are_adagrad_and_the_mean_absolute_error() -> None:

@@ -11,7 +11,7 @@ import bathyal as bt
 from bathyal.engine.settings import Choices, Settings
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.plan.link import Link, parse_link
-from bathyal.scheduler.strategies.names import StrategyName
+from bathyal.scheduler.strategies.names import StrategyName, parse_strategy
 
 SHAPE = (4, 3, 8, 8)
 GIVEN = {
@@ -40,7 +40,7 @@ def test_choices_are_stored_as_values():
     settings = Settings(input_shape=np.array(SHAPE), **GIVEN)
     assert settings.input_shape == SHAPE and all(type(n) is int for n in settings.input_shape)
     assert settings.memory == 400 * 2**20
-    assert settings.strategy == StrategyName("offload", eviction="lru")
+    assert settings.strategy == parse_strategy("offload:lru")
     assert settings.kernels is Kernels.FIXED
     assert (settings.seed, type(settings.seed)) == (7, int)
     assert settings.link == parse_link("600 MB,1.5 GB")

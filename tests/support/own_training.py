@@ -186,4 +186,4 @@ def registered() -> Iterator[None]:
         yield
     finally:
         for kind, _ in OPERATIONS:
-            bt.remove_operation(kind.name)
+            bt.unregister_operation(kind.name)

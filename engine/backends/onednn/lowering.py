@@ -133,9 +133,9 @@ class Lowering:
         if op.kind == "conv2d_backward_weights":
             return self._convolution_weights(op)
         if op.kind == "max_pool":
-            return now, [(self._blocked_like(op, now[0]), None), self._index(op, now[0])]
+            return now, [(self._follow_layout(op, now[0]), None), self._index(op, now[0])]
         if op.kind == "batch_norm_relu":
-            return now, [(self._blocked_like(op, now[0]), None), *made[1:3], self._mask(op, now[0])]
+            return now, [(self._follow_layout(op, now[0]), None), *made[1:3], self._mask(op, now[0])]
         if op.kind in ("add", "add_relu"):
             layout = self._primal_layout(op.outputs[0]) if op.phase is Phase.BACKWARD else None
             layout = now[0] if layout is None else layout
@@ -146,10 +146,10 @@ class Lowering:
                     self._output_layout(op) if tensors[t].role is Role.GRADIENT else tensors[t].layout
                     for t in op.inputs
                 ]
-            return now, [(self._blocked_like(op, now[0]), None), *made[1:]]
+            return now, [(self._follow_layout(op, now[0]), None), *made[1:]]
         return self._request_plain(op)
 
-    def _blocked_like(self, op: Op, layout: str) -> str:
+    def _follow_layout(self, op: Op, layout: str) -> str:
         """Return the layout of the first output: blocked if the input is."""
         shape = self._tensors[op.outputs[0]].shape
         return PLAIN if layout == PLAIN else self._layouts.add_blocked(shape)
@@ -227,7 +227,7 @@ class Lowering:
         made, _ = pooling_forward(
             self._layouts.engine,
             self._layouts.of(x.shape, layout),
-            self._layouts.of(y.shape, self._blocked_like(op, layout)),
+            self._layouts.of(y.shape, self._follow_layout(op, layout)),
             op.attrs,
             MAX,
         )

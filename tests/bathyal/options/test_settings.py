@@ -24,7 +24,7 @@ def parse(*arguments):
 
 def test_every_setting_has_an_option():
     named = {option.name for option in list_setting_options()}
-    assert {"input_shape", "optimizer", *named} == {field.name for field in fields(Settings)}
+    assert {"input_shape", "optimizer", "loss", *named} == {field.name for field in fields(Settings)}
 
 
 def test_what_is_not_given_is_what_settings_have():
