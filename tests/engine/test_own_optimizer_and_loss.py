@@ -332,7 +332,7 @@ def test_headers_of_sgd_and_cross_entropy_are_as_before_there_was_a_choice(tmp_p
     choices = {"optimizer": bt.SGD(0.1, momentum=0.9), "loss": bt.CrossEntropy()}
     with trainer(**choices) as t:
         t.save(tmp_path)
-    found, _ = checkpoint.newest(tmp_path)
+    found, _ = checkpoint.find_newest(tmp_path)
     assert found is not None
     assert found.header["optimizer"] == {"momentum": 0.9, "weight_decay": 0.0, "nesterov": False}
     assert "loss" not in found.header
