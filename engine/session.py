@@ -293,7 +293,7 @@ class Session:
             yield executor.run(part), images
 
     def list_kernels(self) -> Mapping[str, tuple[str, ...]]:
-        """Return, by program, the kernels of every training program so far, to be chosen again when a run is resumed."""
+        """Return the kernels of every training program so far, by program, to be chosen again when a run is resumed."""
         made = {
             name_program(mode, batch): planned.kernel_names
             for (mode, batch), (planned, _) in self._programs.items()

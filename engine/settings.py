@@ -71,7 +71,8 @@ class Settings:
 
     Attributes:
         input_shape: (N, C, H, W) of a full batch.
-        optimizer: what updates the parameters, any object with the members of `Optimizer`; plain SGD where None is given.
+        optimizer: what updates the parameters, any object with the members of `Optimizer`; plain SGD where None is
+            given.
         loss: what training makes small, any object with the members of `Loss`; cross-entropy where None is given.
         memory: the budget in bytes, given as a number or as text such as "400 MiB"; None takes 80 % of what is free.
         strategy: what plans, given by its name.
@@ -85,8 +86,8 @@ class Settings:
             folder where tensors may be moved.
         spill_dir: absolute path of the folder, on a disk, for the tensors that are moved out; None takes
             `default_spill_folder`.
-        spill_size: the most bytes that are moved out at a time; None takes what the disk has free, or half of the host's
-            memory that is free, where a GPU moves them there.
+        spill_size: the most bytes that are moved out at a time; None takes what the disk has free, or half of the
+            host's memory that is free, where a GPU moves them there.
         math: how a GPU multiplies: "float32"; "tf32", with factors rounded to 10 bits of mantissa; "bf16", with images
             in 16 bits, weights and statistics in 32.
         cuda_graphs: whether a GPU's step is captured into a graph and launched as one.
@@ -151,7 +152,7 @@ class Settings:
 
     @property
     def may_spill(self) -> bool:
-        """Whether tensors may be moved out: the strategy must do so, or it may, as `auto`, and was told where or how fast."""
+        """Whether tensors may be moved out: the strategy must, or it may, as `auto`, and was told where or how fast."""
         use = find_link_use(self.strategy)
         told = any(given is not None for given in (self.link, self.spill_dir, self.spill_size))
         return use is LinkUse.REQUIRED or (use is LinkUse.OPTIONAL and told)
@@ -178,7 +179,8 @@ def parse_shape(value: object) -> tuple[int, ...]:
     """Return a shape as a tuple of ints.
 
     Raises:
-        ShapeError: not whole numbers of at least 1, or a batch beyond 16 TiB, whose sizes no arithmetic here could hold.
+        ShapeError: not whole numbers of at least 1, or a batch beyond 16 TiB, whose sizes no arithmetic here could
+            hold.
     """
     sizes = tuple(value) if isinstance(value, Iterable) else ()
     whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1 for n in sizes)

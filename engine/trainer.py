@@ -69,16 +69,17 @@ class Trainer:
             learning_rate: the optimizer's by default; a function of the steps done for a schedule.
             cache: folder for measured seconds.
             progress: whether bars are shown while profiling.
-            plan: file of a plan for full batches, written by `save_plan` or `bathyal plan --save-plan`; without `memory`
-                its budget is taken. It is read with the first use and raises PlanError if it belongs to something else.
+            plan: file of a plan for full batches, written by `save_plan` or `bathyal plan --save-plan`; without
+                `memory` its budget is taken. It is read with the first use and raises PlanError if it belongs to
+                something else.
             make_tier: gives a place outside the arena of so many bytes; by default a file in `spill_dir`.
             backend: an earlier name of `device`.
             **choices: what `Settings` has beside the shape, all by name: `optimizer` (plain SGD by default), `loss`
-                (softmax cross-entropy by default), `memory` (the budget in bytes, or text such as "400 MiB"; 80 % of what is free by default), `strategy`, `kernels`
-                ("fit", or "fixed" for results that do not depend on the budget to the bit), `device` ("auto", "cuda",
-                "onednn", "reference", "null", or a name that `register_backend` was given), `dtype`, `seed`, `threads`,
-                `costs` ("measured", or "analytic" for plans that do not depend on the machine), `link`, `spill_dir`,
-                `spill_size`, `math`, `cuda_graphs`.
+                (softmax cross-entropy by default), `memory` (the budget in bytes, or text such as "400 MiB"; 80 % of
+                what is free by default), `strategy`, `kernels` ("fit", or "fixed" for results that do not depend on
+                the budget to the bit), `device` ("auto", "cuda", "onednn", "reference", "null", or a name that
+                `register_backend` was given), `dtype`, `seed`, `threads`, `costs` ("measured", or "analytic" for plans
+                that do not depend on the machine), `link`, `spill_dir`, `spill_size`, `math`, `cuda_graphs`.
 
         Raises:
             ShapeError: an input shape that is none.
@@ -310,7 +311,7 @@ class Trainer:
         return Evaluation(images_seen, loss / images_seen, count_shares(metrics, counts, images_seen))
 
     def predict(self, images: Array) -> Array:
-        """The network's outputs for any number of images, such as (n, classes) before softmax: `argmax(1)` is the class.
+        """Return the outputs for any number of images, such as (n, classes) before softmax: `argmax(1)` is the class.
 
         Raises:
             DataError: no array, no image, or one that does not fit.

@@ -14,7 +14,7 @@ NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Assembly:
-    """A graph to which tensors and operations are still being appended; a tensor's or operation's id is its position."""
+    """A graph to which tensors and operations are still being appended; the id of either is its position."""
 
     def __init__(self, name: str) -> None:
         self.name = name

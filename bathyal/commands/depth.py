@@ -2,7 +2,8 @@
 
 The family is (n1, n2, n3, n4) with n3 varying, depth 3 · (n1 + n2 + n3 + n4) + 2. Bathyal's side looks for the deepest
 plan within the arena, the disk and the seconds, and then trains one real step under a limit on the whole process that
-the kernel enforces; planned and trained depth are told apart. PyTorch's sides have no plan: each attempt is a real step.
+the kernel enforces; planned and trained depth are told apart. PyTorch's sides have no plan: each attempt is a real
+step.
 
 Seconds are those of the machine as it is: whatever else runs there makes steps longer. Source: Wang et al.,
 "SuperNeurons", PPoPP 2018, arXiv 1801.04380, section 4.2.

@@ -38,7 +38,7 @@ def search_deepest(attempt: Callable[[int], float | None], start: int, within: f
 
 
 def _choose_next(low: int, high: int, number: int, share: float | None, others: int) -> int:
-    """Return the next number, inside the bracket: in proportion to the share of the aim, in the middle, or further up."""
+    """Return the next number inside the bracket: in proportion to the share of the aim, the middle, or further up."""
     if share:
         guess = int((number + others) / share) - others
     elif high:

@@ -89,5 +89,6 @@ def report_transfers(document: Mapping[str, Any]) -> str:
     """Return a line on what moved in a step, for people."""
     return (
         f"moved {format_size(document['moved_bytes'])} a step in {document['moving_seconds']:.4g} s of transfers, "
-        f"{100 * document['hidden_share']:.1f} % of them hidden: the computation waited {document['waited_seconds']:.4g} s"
+        f"{100 * document['hidden_share']:.1f} % of them hidden: "
+        f"the computation waited {document['waited_seconds']:.4g} s"
     )

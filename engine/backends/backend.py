@@ -58,8 +58,8 @@ class Backend(Protocol):
     def lower(self, graph: Graph) -> Graph:
         """Fix all layouts: return the graph with the bytes of every tensor, and with conversions as operations.
 
-        Operations may be fused into kinds of the backend's own. What the host feeds, the state and the outputs keep their
-        names.
+        Operations may be fused into kinds of the backend's own. What the host feeds, the state and the outputs keep
+        their names.
         """
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:

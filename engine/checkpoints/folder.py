@@ -1,8 +1,8 @@
 """Checkpoints in a directory: when one is durable, which are kept, which is the newest whole one.
 
 Decides from the names `step-00001234.bathyal` and from the files' digests. A checkpoint is written under a temporary
-name, flushed to the disk, renamed, and the directory flushed; only then are older ones removed. So a run that is killed,
-a full disk or a failed write leaves every earlier checkpoint as it was.
+name, flushed to the disk, renamed, and the directory flushed; only then are older ones removed. So a run that is
+killed, a full disk or a failed write leaves every earlier checkpoint as it was.
 
 A temporary file is locked (flock) by the process that writes it. The kernel drops the lock with the process, so the
 next save can tell a stray from another process's work, across containers too; where a file system knows no locks,

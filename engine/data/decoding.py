@@ -1,10 +1,10 @@
 """One image file becomes RGB pixels of a given size, decoded by Pillow.
 
-Decides the pixels from the file, the size and, for augmentation, a random generator. Grey is repeated, 16 bits a channel
-keep their high byte, CMYK and palettes are converted, alpha is dropped (as torchvision does), the EXIF orientation is
-applied. A centred box of the target's shape is resized by Pillow's antialiased bilinear filter; with a generator the
-box is random (area 8 % to 100 %, aspect ratio 3/4 to 4/3: Szegedy et al., "Going deeper with convolutions", 2015,
-section 6) and half of the images are mirrored. Does not normalize.
+Decides the pixels from the file, the size and, for augmentation, a random generator. Grey is repeated, 16 bits a
+channel keep their high byte, CMYK and palettes are converted, alpha is dropped (as torchvision does), the EXIF
+orientation is applied. A centred box of the target's shape is resized by Pillow's antialiased bilinear filter; with a
+generator the box is random (area 8 % to 100 %, aspect ratio 3/4 to 4/3: Szegedy et al., "Going deeper with
+convolutions", 2015, section 6) and half of the images are mirrored. Does not normalize.
 """
 
 from __future__ import annotations

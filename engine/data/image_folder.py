@@ -78,7 +78,8 @@ class ImageFolder:
         ConfigError: a number out of range.
     """
 
-    __slots__ = ("_augment", "_drop_last", "_mean", "_std", "ahead", "batch", "classes", "files", "root", "seed", "shuffle", "size", "workers")  # fmt: skip
+    __slots__ = ("_augment", "_drop_last", "_mean", "_std", "ahead", "batch", "classes", "files", "root", "seed",
+    "shuffle", "size", "workers")  # fmt: skip
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Plans of a training step without training: nothing is bound to addresses and no state is made.
 
-By arithmetic a plan needs neither an arena nor its memory, so that networks and budgets of any size can be planned; with
-measured costs an arena is opened for the time of the measurement.
+By arithmetic a plan needs neither an arena nor its memory, so that networks and budgets of any size can be planned;
+with measured costs an arena is opened for the time of the measurement.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ ENOUGH_SECONDS = 0.2
 
 
 def estimate(graph: Graph, backend: Backend) -> CostTable:
-    """Return a cost table by arithmetic alone: the same everywhere; kernels of one operation differ by workspace alone."""
+    """Return a cost table by arithmetic alone, the same everywhere; only workspace tells kernels apart."""
 
     def kernels(op: Op) -> list[KernelCost]:
         seconds = analytic_seconds(graph, op)

@@ -12,7 +12,10 @@ from typing import Any
 
 from ..errors import DeviceError
 
-INSTALL = "Install the libraries, for CUDA 13 with: pip install 'bathyal[cuda13]', for CUDA 12 with: pip install 'bathyal[cuda12]'."
+INSTALL = (
+    "Install the libraries, for CUDA 13 with: pip install 'bathyal[cuda13]', "
+    "for CUDA 12 with: pip install 'bathyal[cuda12]'."
+)
 
 
 DRIVER = "libcuda.so.1"

@@ -1,8 +1,8 @@
 """Where the state lies: in the arena for the whole step, or in the memory outside, which is then its home.
 
 All programs of a run (training, a short last batch, evaluation) share one layout. In the arena and outside alike, state
-comes first, block by block: parameters, then state of the optimizer, then running statistics. A tensor belongs to the block of the
-operation that reads it first.
+comes first, block by block: parameters, then state of the optimizer, then running statistics. A tensor belongs to the
+block of the operation that reads it first.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def test_killed_at_random_moments_the_run_ends_with_the_same_weights(tmp_path):
 
 
 def test_held_out_images_of_other_classes_are_refused(tmp_path, capsys):
-    """A label is a position among the names: without `bird`, every other held-out image would count as a wrong class."""
+    """A label is a position among the names: without `bird`, every other held-out image would count as wrong."""
     photos(tmp_path / "train", bird=10, cat=100, dog=240)
     photos(tmp_path / "val", cat=100, dog=240)
     assert main(["train", *SMALL, "--data", str(tmp_path)]) == 1

@@ -97,8 +97,8 @@ class Peer:
         self.torch = torch = pytest.importorskip("torch", reason="PyTorch, the oracle, is not installed")
         nn = torch.nn
         self.module = nn.Sequential(
-            nn.Conv2d(3, 20, 3, padding=1, bias=False), nn.BatchNorm2d(20), nn.Tanh(), nn.Conv2d(20, 20, 3, padding=1), nn.Tanh(),
-            nn.Flatten(), nn.Linear(20 * 64, 64), nn.Tanh(), nn.Linear(64, FEATURES),
+            nn.Conv2d(3, 20, 3, padding=1, bias=False), nn.BatchNorm2d(20), nn.Tanh(), nn.Conv2d(20, 20, 3, padding=1),
+            nn.Tanh(), nn.Flatten(), nn.Linear(20 * 64, 64), nn.Tanh(), nn.Linear(64, FEATURES),
         ).double()  # fmt: skip
         parameters = list(t.state.names(Role.PARAMETER))
         self.named = dict(zip(parameters, self.module.parameters(), strict=True))

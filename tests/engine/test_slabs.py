@@ -239,7 +239,7 @@ def test_the_state_has_one_layout_for_all_programs() -> None:
 
 @pytest.mark.parametrize(("build", "mib"), [(vgg16, 1100), (alexnet, 500)])
 def test_the_least_budget_of_networks_with_large_layers(build: Any, mib: int) -> None:
-    """State, and little more: without slabs the gradient of the first fully connected layer alone was 392 or 144 MiB."""
+    """State, and little more: without slabs the gradient of the first fully connected layer was 392 or 144 MiB."""
     optimizer = bt.SGD(0.01, momentum=0.9)
     settings = Settings(input_shape=(1, 3, 224, 224), optimizer=optimizer, device="null", costs="analytic")
     planned = plan_without_memory(build(), settings, 2**45)

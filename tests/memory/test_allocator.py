@@ -63,7 +63,7 @@ class NaivePool:
 
 @st.composite
 def aligned_traces(draw, multiples=(1, 2, 8)):
-    """Events in which only live blocks are freed, and every id is used once; last, multiples of the pool's alignment."""
+    """Events that free only live blocks and use every id once; last, multiples of the pool's alignment."""
     live, trace = [], []
     for block_id in range(draw(st.integers(1, 60))):
         while live and draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""What runs the CUDA backend's kernels without a GPU: its own through g++, cuDNN's graphs and cuBLAS' products by numpy.
+"""What runs the CUDA backend's kernels without a GPU: its own through g++, cuDNN's and cuBLAS' by numpy.
 
 The graphs compute what cuDNN's do, on operands in the layouts that it is given, with the reference backend's kernels
 inside; so whole training steps run through the backend's lowering, layouts, fusions and parts. Convolutions have three

@@ -42,7 +42,8 @@ static const Kernel kernels[] = {
 %s
 };
 extern "C" const char* kernel_letters(int k) { return kernels[k].letters; }
-extern "C" int run_kernel(int k, unsigned blocks, unsigned threads, int falling, void** values, char* message, int size) {
+extern "C" int run_kernel(int k, unsigned blocks, unsigned threads, int falling, void** values, char* message, int
+size) {
     cuda_on_cpu::launch(kernels[k].invoke, kernels[k].cooperates, blocks, threads, falling, values);
     snprintf(message, size, "%%s", cuda_on_cpu::fault.c_str());
     return cuda_on_cpu::fault.empty() ? 0 : 1;

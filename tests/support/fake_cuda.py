@@ -1,4 +1,4 @@
-"""A CUDA runtime without a GPU: memory of the host, streams whose work runs as late and in as odd an order as events allow.
+"""A CUDA runtime without a GPU: memory of the host, and streams whose work runs as late as events allow.
 
 Nothing runs when it is launched. At a synchronization everything that the synchronized work depends on runs, and with
 it, drawn from a seeded generator, work of other streams that may run too. So a wait that is missing shows in the

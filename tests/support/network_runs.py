@@ -1,4 +1,4 @@
-"""Training steps of small networks on a backend: what to plan, what the host feeds, how it runs, who agrees with whom."""
+"""Training steps of small networks on a backend: what to plan, what the host feeds, how it runs, who agrees."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

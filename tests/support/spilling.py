@@ -1,4 +1,4 @@
-"""What tests of plans with transfers share: a link for those strategies that need one, and a place outside the arena."""
+"""What tests of plans with transfers share: a link for strategies that need one, and a place outside the arena."""
 
 from __future__ import annotations
 

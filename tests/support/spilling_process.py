@@ -1,4 +1,6 @@
-"""A process that moves bytes through a disk tier: FOLDER TIER_BYTES (MIB_TO_MOVE | forever) (nameless | named | cached).
+"""A process that moves bytes through a disk tier.
+
+Arguments: FOLDER TIER_BYTES (MIB_TO_MOVE | forever) (nameless | named | cached).
 
 Both queues of a device are at work: one half of the arena goes out while the other comes back. Prints "moving" once
 they are, and "correct" where what came back is what went out.

@@ -55,7 +55,7 @@ class CudaBackend:
 
     @staticmethod
     def computes(kind: str) -> bool:
-        """Whether cuDNN, cuBLAS or a kernel of the backend's own computes operations of a kind; there is no fallback."""
+        """Whether cuDNN, cuBLAS or a kernel of the backend's own computes a kind; there is no fallback."""
         return kind in PROGRAMS or kind in PRODUCTS or kind in CUDNN_GRAPHS
 
     def lower(self, graph: Graph) -> Graph:

@@ -1,7 +1,8 @@
 """cuDNN through the graph API of its Python package: the only file that imports the module `cudnn`.
 
-A library makes empty graphs, to which a function adds an operation, and builds the plans that cuDNN ranks for the graph.
-Nothing is imported before a library is made. With the properties of a device as text no device is needed, but for
+A library makes empty graphs, to which a function adds an operation, and builds the plans that cuDNN ranks for the
+graph. Nothing is imported before a library is made. With the properties of a device as text no device is needed, but
+for
 running: heuristics and workspace sizes are those of the device described; a library of the name libcuda.so.1 must be
 there all the same, as part of cuDNN is linked against it.
 
@@ -62,7 +63,7 @@ class EnginePlan:
     index: int
 
     def run(self, addresses: Mapping[int, int], workspace: int, handle: Any) -> None:
-        """Queue the plan on the stream of `handle`; `addresses` by number of the tensor, those of scalars on the host."""
+        """Queue the plan on the stream of `handle`; `addresses` are by number of the tensor, of scalars on the host."""
         self.graph.pygraph.execute_plan_at_index(addresses, workspace, self.index, handle=handle)
 
 

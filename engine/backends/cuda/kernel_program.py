@@ -21,7 +21,7 @@ Scalar = np.int32 | np.int64 | np.float32 | np.float64
 THREADS = 256
 """Threads of every block; the cooperative kernels count on it."""
 MOST_BLOCKS = 132 * 16
-"""Blocks of the largest launch: two full rounds on 132 multiprocessors of 2,048 threads; kernels stride over the rest."""
+"""Blocks of the largest launch: two full rounds on 132 multiprocessors of 2,048 threads; kernels stride beyond."""
 
 
 @dataclass(frozen=True, slots=True)

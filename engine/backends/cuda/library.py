@@ -24,7 +24,7 @@ class Library(Protocol):
     """Workspace of a product."""
 
     def graph_kernels(self, request: OpRequest) -> tuple[Kernel, ...]:
-        """List the plans of cuDNN for a request; the first is that of `kernels="fixed"`. Raises DeviceError for none."""
+        """List cuDNN's plans for a request; the first is that of `kernels="fixed"`. Raises DeviceError for none."""
 
     def graph(self, request: OpRequest, kernel: int, repeat: bool, stream: int) -> Launcher:
         """Make what runs one of these plans; with `repeat` the statistics of a batch norm stay as they are."""

@@ -1,8 +1,8 @@
 """Layouts on a GPU: whatever has four axes lies channels-last, all else in C order.
 
-So nothing is ever converted but where an image becomes a vector or the other way about: there the operations that change
-a shape (`OpKind.reshapes`) move the bytes. In 16 bits weights are converted too (`narrowing.py`). An operation that cuDNN
-computes, or that moves bytes, gets an attribute which says that its outputs must not lie over its inputs.
+So nothing is ever converted but where an image becomes a vector or the other way about: there the operations that
+change a shape (`OpKind.reshapes`) move the bytes. In 16 bits weights are converted too (`narrowing.py`). An operation
+that cuDNN computes, or that moves bytes, gets an attribute which says that its outputs must not lie over its inputs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Batch normalization by the running statistics, and their update; what needs the batch's own statistics is cuDNN's.
 
-In this backend the tensor called `var` that a batch norm makes in training holds what cuDNN leaves: the inverse standard
-deviation 1 / √(var + eps). The update turns it back, for which it needs the attribute `eps`.
+In this backend the tensor called `var` that a batch norm makes in training holds what cuDNN leaves: the inverse
+standard deviation 1 / √(var + eps). The update turns it back, for which it needs the attribute `eps`.
 """
 
 from __future__ import annotations

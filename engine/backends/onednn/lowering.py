@@ -234,13 +234,13 @@ class Lowering:
         return self._workspace_layout(index.shape, made, "index")
 
     def _mask(self, op: Op, layout: str) -> tuple[str, int | None]:
-        """Return layout and bytes of the mask of a batch norm with ReLU: whatever the library keeps for its backward pass."""
+        """Return layout and bytes of the mask of a batch norm with ReLU, which the library keeps for the gradient."""
         x, mask = self._tensors[op.inputs[0]], self._tensors[op.outputs[3]]
         made = normalization_forward(self._layouts.engine, self._layouts.of(x.shape, layout), op.attrs)
         return self._workspace_layout(mask.shape, made, "mask")
 
     def _workspace_layout(self, shape: tuple[int, ...], made: PrimitiveDescriptor, what: str) -> tuple[str, int | None]:
-        """Return layout and bytes of what a primitive notes for its backward pass, in a form that only the library knows."""
+        """Return layout and bytes of what a primitive notes for its backward pass, in a form of the library's own."""
         found = made.descriptor(QUERY_WORKSPACE)
         assert found is not None
         return self._layouts.add(shape, found, f"{what} {found.nbytes} {found.layout}"), found.nbytes

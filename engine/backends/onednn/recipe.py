@@ -59,5 +59,5 @@ MakeRecipe = Callable[[PrimitiveRequest], Recipe]
 
 
 def overhang(size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
-    """Return by how many pixels the last window ends behind the image: the padding there; negative where it ends before."""
+    """Return by how many pixels the last window ends behind the image, the padding there (negative: before it)."""
     return (outputs - 1) * stride + (kernel - 1) * dilation + 1 - size - padding

@@ -1,4 +1,4 @@
-"""For each kind of operation its recipe; what is not listed here is computed by the reference backend on plain layouts."""
+"""The recipe of each kind of operation; the reference backend computes all other kinds, on plain layouts."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Piece = Callable[..., None]
 
 
 def _pieces(piece: Piece, *dtypes: str) -> Implementation:
-    """Make an implementation that works through flat pieces, with a scratch array of each type; "" is the operation's."""
+    """Make an implementation that works through flat pieces, with a scratch array of each type; "" is the operand's."""
 
     def implementation(op: OpSpec) -> tuple[NumpyKernel, ...]:
         elements = op.outputs[0].nbytes // np.dtype(op.outputs[0].dtype).itemsize
@@ -45,7 +45,7 @@ def _relu_backward(y: Array, dy: Array, dx: Array, closed: Array) -> None:
 
 
 def _sigmoid(x: Array, y: Array, decay: Array, positive: Array) -> None:
-    """1 / (1 + e^−x) for x ≥ 0 and e^x / (1 + e^x) below: the exponential never overflows and small values keep digits."""
+    """1 / (1 + e^−x) for x ≥ 0 and e^x / (1 + e^x) below: nothing overflows, and small values keep their digits."""
     np.greater_equal(x, 0, out=positive)
     np.abs(x, out=decay)
     np.negative(decay, out=decay)

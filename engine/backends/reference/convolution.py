@@ -2,7 +2,8 @@
 
 A 1×1 convolution over every pixel is a product as it stands ("direct"); all others go through the columns of
 `columns.py`. Per image and group: y = W · columns; columns' = Wᵀ · dy, added back into the image tap by tap in row
-order, a span of filters at a time; dW = Σ dy · columnsᵀ in the order of the images. The gradient of the bias is summed in float64.
+order, a span of filters at a time; dW = Σ dy · columnsᵀ in the order of the images. The gradient of the bias is summed
+in float64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fully connected layers: one matrix product each, in spans of its depth. The gradient of the bias is summed in float64."""
+"""Fully connected layers: one matrix product each, in spans of its depth; the bias's gradient is summed in float64."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ class NumpyKernel:
         run: called with the arrays of inputs, outputs and scratch; it writes the outputs, and the inputs that the
             operation updates.
         scratch: shapes and types of the arrays that lie in the workspace.
-        repeat: runs instead where the kept outputs are there already and must only be read; None where `run` keeps none.
+        repeat: runs instead where the kept outputs are there already and must only be read; None where `run` keeps
+            none.
     """
 
     name: str

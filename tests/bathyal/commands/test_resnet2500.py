@@ -12,7 +12,8 @@ from bathyal.resnet2500 import main
 from tests.support.memory_limit import memory_cgroup
 
 TINY = [
-    "--n", "1", "1", "1", "1", "--image", "32", "--batch", "2", "--costs", "analytic", "--link", "1 GB", "--threads", "1",
+    "--n", "1", "1", "1", "1", "--image", "32", "--batch", "2", "--costs", "analytic", "--link", "1 GB",
+    "--threads", "1",
 ]  # fmt: skip
 FIELDS = {
     "layers", "parameters", "budget_bytes", "peak_bytes", "arena_high_water_bytes", "predicted_seconds",

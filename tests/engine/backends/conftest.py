@@ -44,7 +44,7 @@ def torch() -> Any:
 
 @pytest.fixture(scope="session")
 def close() -> Callable[..., None]:
-    """A function (ours, exact, tolerance=None): relative L2 distance, 1e-12 in float64 and 1e-5 in float32 by default."""
+    """A function (ours, exact, tolerance=None): relative L2 distance, by default 1e-12 in float64, 1e-5 in float32."""
 
     def check(ours: Array, exact: Array, tolerance: float | None = None) -> None:
         assert ours.shape == exact.shape

@@ -106,7 +106,7 @@ class Shared:
 
 
 def test_a_computation_that_shares_its_time_with_transfers_loses_what_they_take():
-    """The clock is all the time there is: what a transfer takes of it, the computation loses, and the other way about."""
+    """The clock is all the time there is: what a transfer takes of it, the computation loses, and vice versa."""
     tier = Ticking(500 * MIB, 1e8, 2e8)
     with Arena(200 * MIB) as arena:
         work = Shared(tier, 0.001)

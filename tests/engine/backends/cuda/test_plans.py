@@ -1,7 +1,8 @@
 """What cuDNN offers an H200 for every operation of the bundled networks, found out without a GPU.
 
 The device is described by text, and where there is no driver a stub takes its place, so every plan here is built as on
-the device, with its exact workspace, but none is run. All signatures of all networks in all their variants are built, at
+the device, with its exact workspace, but none is run. All signatures of all networks in all their variants are built,
+at
 batch 32: convolutions in each precision, and batch norms, whose plans are compiled, in float32, and for ResNet-50 in
 bfloat16 too. Planners then use them at the budgets of a GPU.
 """

@@ -220,7 +220,7 @@ def first_content(tensor):
 
 
 def left_behind(graph, repeat=False):
-    """Every tensor by name after all operations; with `repeat` each that may has run twice, its outputs lost between."""
+    """Every tensor by name after all operations; with `repeat` each that may run twice has, outputs lost between."""
     memory = Memory(graph, BACKEND)
     for tensor in graph.tensors:
         if tensor.role not in (Role.ACTIVATION, Role.GRADIENT, Role.METRIC):

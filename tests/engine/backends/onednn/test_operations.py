@@ -1,4 +1,4 @@
-"""Every kind of operation that oneDNN computes, over shapes and arguments, against the reference backend and PyTorch."""
+"""Every kind of operation that oneDNN computes, over shapes and arguments, against numpy and PyTorch."""
 
 import random
 
