@@ -19,7 +19,7 @@ from bathyal.layers.kinds import KINDS
 from bathyal.layers.slabs import split_large
 from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
 from tests.support.host_tier import HostTier
-from tests.support.own_training import Adam, Huber, MeanOutput, MeanSquaredError, registered
+from tests.support.own_training import Adam, Huber, MeanOutput, MeanSquaredError, register_own_training
 
 SHAPE = (4, 3, 8, 8)
 FEATURES = 6
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 @pytest.fixture(scope="module", autouse=True)
 def own_operations() -> Iterator[None]:
-    with registered():
+    with register_own_training():
         yield
 
 

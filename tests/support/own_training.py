@@ -178,7 +178,7 @@ OPERATIONS = (
 
 
 @contextmanager
-def registered() -> Iterator[None]:
+def register_own_training() -> Iterator[None]:
     """The operations above are registered inside."""
     for kind, how in OPERATIONS:
         bt.register_operation(kind, **how)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,124 +12,22 @@ import pytest
 
 import bathyal as bt
 from bathyal.cli import main
-from bathyal.layers.graph import Graph, Phase, Role
-from bathyal.layers.kinds import KINDS
+from bathyal.layers.graph import Phase, Role
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
 from bathyal.scheduler.strategies import (
     STRATEGIES,
-    LinkUse,
     Move,
     Order,
-    PlacedOrder,
     Placer,
     StrategyName,
     Transfer,
     list_spellings,
     parse_strategy,
 )
+from tests.support.own_strategies import MOVE, RECOMPUTE, OneOrder, RecomputeCheap, register_strategies
 from tests.support.plan_checks import PLENTY, run_byte_by_byte
 from tests.support.random_networks import natural_order, random_problem
 from tests.support.spilling import random_link, with_link
-
-
-class OneOrder(bt.Strategy):
-    """Proposes one order whatever the budget."""
-
-    def __init__(self, placer: Placer) -> None:
-        self.placer = placer
-
-    def order(self) -> Order:
-        raise NotImplementedError
-
-    def smallest(self) -> PlacedOrder:
-        return self.placer.place_order(self.order())
-
-    def fastest(self, budget_bytes: int) -> PlacedOrder | None:
-        placed = self.smallest()
-        return placed if placed.end <= budget_bytes else None
-
-
-class RecomputeCheap(OneOrder):
-    """Makes what the first K cheap operations make anew, right before the backward pass reads it for the first time."""
-
-    def __init__(self, placer: Placer, most: int) -> None:
-        super().__init__(placer)
-        self.most = most
-
-    @classmethod
-    def make(cls, placer: Placer, name: StrategyName) -> RecomputeCheap:
-        return cls(placer, PLENTY if name.detail is None else int(name.detail))
-
-    def order(self) -> list[int]:
-        graph = self.placer.problem.graph
-        cheap = [op for op in graph.ops if op.phase is Phase.FORWARD and not op.updates and not KINDS[op.kind].heavy]
-        maker = {t: op.id for op in cheap[: self.most] for t in op.outputs}
-        order: list[int] = []
-        repeated = set()
-        for op in graph.ops:
-            if op.phase is not Phase.FORWARD:
-                for number in dict.fromkeys(maker[t] for t in op.inputs if t in maker):
-                    if number not in repeated:
-                        order.append(number)
-                        repeated.add(number)
-            order.append(op.id)
-        return order
-
-
-class MoveActivations(OneOrder):
-    """Moves every activation out after its last use in the forward pass, and back before its first in the backward."""
-
-    def order(self) -> Order:
-        graph = self.placer.problem.graph
-        order: list[int | Move] = []
-        turn = next(op.id for op in graph.ops if op.phase is not Phase.FORWARD)
-        moved = {t.id for t in graph.tensors if t.role is Role.ACTIVATION} & read(graph, turn, len(graph.ops))
-        moved &= read(graph, 0, turn)
-        away: set[int] = set()
-        for op in graph.ops:
-            used = [t for t in dict.fromkeys((*op.inputs, *op.outputs)) if t in moved]
-            if op.id >= turn:
-                for t in [t for t in used if t in away]:
-                    order += [Move(Transfer.FETCH, t), Move(Transfer.WAIT, t)]
-                    away.remove(t)
-            order.append(op.id)
-            for t in used:
-                if op.id < turn and t not in read(graph, op.id + 1, turn):
-                    order += [Move(Transfer.OFFLOAD, t), Move(Transfer.WAIT, t)]
-                    away.add(t)
-        return order
-
-
-def read(graph: Graph, begin: int, end: int) -> set[int]:
-    return {t for op in graph.ops[begin:end] for t in op.inputs}
-
-
-def read_number(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise bt.ConfigError("strategy", f"{name}:K with a whole number K of operations", repr(f"{name}:{text}"))
-    return int(text)
-
-
-RECOMPUTE = bt.StrategyKind(
-    "recompute-cheap", RecomputeCheap.make, natural_first=False, read_detail=read_number, details=("K",)
-)
-MOVE = bt.StrategyKind(
-    "move-activations",
-    lambda placer, name: MoveActivations(placer),
-    link=LinkUse.REQUIRED,
-    natural_first=False,
-)
-
-
-@contextmanager
-def registered(*kinds: bt.StrategyKind) -> Iterator[None]:
-    for kind in kinds:
-        bt.register_strategy(kind)
-    try:
-        yield
-    finally:
-        for kind in kinds:
-            bt.unregister_strategy(kind.name)
 
 
 def network() -> bt.Layer:
@@ -163,7 +59,7 @@ def train(strategy: str, **choices: object) -> tuple[str, list[float], bt.Plan]:
 
 def test_it_is_told_of_read_and_taken_back_like_the_packages_own():
     before = list(STRATEGIES)
-    with registered(RECOMPUTE):
+    with register_strategies(RECOMPUTE):
         assert list(STRATEGIES) == [*before, "recompute-cheap"]
         assert list_spellings()[-2:] == ("recompute-cheap", "recompute-cheap:K")
         assert parse_strategy("recompute-cheap:2") == StrategyName("recompute-cheap", 2)
@@ -182,7 +78,7 @@ def test_it_is_told_of_read_and_taken_back_like_the_packages_own():
 
 def test_training_with_it_gives_the_bits_of_keep():
     weights, losses, _ = train("keep")
-    with registered(RECOMPUTE):
+    with register_strategies(RECOMPUTE):
         for strategy, least in (("recompute-cheap", 3), ("recompute-cheap:1", 1)):
             own_weights, own_losses, plan = train(strategy)
             assert plan.strategy == strategy
@@ -192,7 +88,7 @@ def test_training_with_it_gives_the_bits_of_keep():
 
 def test_training_with_one_that_moves_gives_the_bits_of_keep(tmp_path):
     weights, losses, _ = train("keep")
-    with registered(MOVE):
+    with register_strategies(MOVE):
         own_weights, own_losses, plan = train("move-activations", link="500 MB", spill_dir=str(tmp_path))
         assert plan.offloaded_bytes > 0 and plan.fetched_bytes == plan.offloaded_bytes
         assert (own_weights, own_losses) == (weights, losses)
@@ -202,7 +98,7 @@ def test_training_with_one_that_moves_gives_the_bits_of_keep(tmp_path):
 def test_its_plans_hold_byte_by_byte(seed):
     problem = random_problem(seed)
     linked_problem = with_link(problem, random_link(seed))
-    with registered(RECOMPUTE, MOVE):
+    with register_strategies(RECOMPUTE, MOVE):
         for case, name in ((problem, "recompute-cheap"), (linked_problem, "move-activations")):
             planner = StrategyPlanner(case, name)
             plan = planner.plan(planner.least_bytes)
@@ -215,7 +111,7 @@ def test_its_plans_hold_byte_by_byte(seed):
 
 def test_the_command_line_takes_its_name(capsys):
     network = ["small_resnet", "--batch", "8", "--device", "null"]
-    with registered(RECOMPUTE):
+    with register_strategies(RECOMPUTE):
         assert main(["plan", *network, "--memory", "64 MiB", "--strategy", "recompute-cheap", "--json"]) == 0
         row = json.loads(capsys.readouterr().out)
         assert row["strategy"] == "recompute-cheap"
@@ -258,7 +154,7 @@ def test_orders_that_are_no_plan_are_refused_by_the_rule_that_they_break():
     problem = random_problem(1)
     for message, order in wrong_orders(problem).items():
         kind = bt.StrategyKind("wrong", lambda placer, name, order=order: Given(placer, order), natural_first=False)
-        with registered(kind), pytest.raises(bt.PlanError, match=message):
+        with register_strategies(kind), pytest.raises(bt.PlanError, match=message):
             make_plan(problem, "wrong", PLENTY)
 
 
@@ -274,7 +170,7 @@ def test_one_that_exceeds_the_budget_is_refused():
         def fastest(self, budget_bytes):
             return super().smallest()
 
-    with registered(bt.StrategyKind("boasting", lambda placer, name: Boasting(placer), natural_first=False)):
+    with register_strategies(bt.StrategyKind("boasting", lambda placer, name: Boasting(placer), natural_first=False)):
         planner = StrategyPlanner(random_problem(1), "boasting")
         with pytest.raises(bt.PlanError, match=f"at most {planner.least_bytes} bytes"):
             planner.plan(planner.least_bytes)
@@ -286,7 +182,7 @@ def test_a_trainer_refuses_a_wrong_one_before_anything_runs():
             return natural_order(self.placer.problem.graph)[:-1]
 
     with (
-        registered(bt.StrategyKind("forgetful", lambda placer, name: Forgetful(placer), natural_first=False)),
+        register_strategies(bt.StrategyKind("forgetful", lambda placer, name: Forgetful(placer), natural_first=False)),
         pytest.raises(bt.PlanError, match="every operation to run"),
     ):
         train("forgetful")
