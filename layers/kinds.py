@@ -42,7 +42,7 @@ KINDS: Registry[OpKind] = Registry(
     },
 )
 
-NO_INPLACE = "apart"
+NO_INPLACE = "no_inplace"
 """Attribute of an operation that a backend computes by what promises nothing where outputs lie over inputs."""
 
 

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bathyal.engine.backends.registry import BACKENDS, unregister_backend
+from bathyal.engine.operations import unregister_operation
+from bathyal.layers.kinds import KINDS
+from bathyal.scheduler.strategies import STRATEGIES, unregister_strategy
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("memory", "layers", "models", "scheduler", "engine", "bathyal")
 MAY_IMPORT = {
@@ -220,21 +225,20 @@ def test_commands_in_the_documents_exist(document):
 
 
 @pytest.fixture
-def own_operations():
-    """Takes back the operations that a test has registered."""
-    from bathyal.engine.operations import unregister_operation
-    from bathyal.layers.kinds import KINDS
-
-    before = set(KINDS)
+def additions():
+    """Take back what the documents' examples add."""
+    registries = ((KINDS, unregister_operation), (STRATEGIES, unregister_strategy), (BACKENDS, unregister_backend))
+    before = [set(registry) for registry, _ in registries]
     yield
-    for kind in set(KINDS) - before:
-        unregister_operation(kind)
+    for (registry, unregister), names in zip(registries, before, strict=True):
+        for added in set(registry) - names:
+            unregister(added)
 
 
 @pytest.mark.parametrize(
     "document", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 )
-def test_python_in_the_documents_runs(document, tmp_path, monkeypatch, own_operations):
+def test_python_in_the_documents_runs(document, tmp_path, monkeypatch, additions):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     scope = {"__name__": document}
