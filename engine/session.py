@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from ..layers.builder import Layer
 from ..layers.modes import IMAGES
+from ..layers.step_scalars import compute_scalars
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
 from ..memory.sizes import format_size, format_size_exact
@@ -212,6 +213,7 @@ class Session:
                 device,
                 threads=self.threads,
                 folder=self._cache,
+                scalars=compute_scalars(self.settings.optimizer, 1, self.settings.optimizer.learning_rate),
                 progress=self._progress,
             )
         else:

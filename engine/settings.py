@@ -6,10 +6,11 @@ only the machine can tell: whether so many bytes are free, whether a folder can 
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -238,6 +239,19 @@ def _parse_switch(where: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(where, "True or False", repr(value))
     return value
+
+
+def require_known(function: str, choices: Mapping[str, object]) -> None:
+    """Refuse arguments that are no choice of a run.
+
+    Raises:
+        TypeError: as for any function that has no such argument; names the nearest.
+    """
+    for name in choices:
+        if name not in Choices.__annotations__:
+            near = difflib.get_close_matches(name, Choices.__annotations__, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{function} has no argument {name!r}.{hint}")
 
 
 def take_earlier_name(backend: str, device: str | None) -> str:

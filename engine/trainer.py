@@ -31,7 +31,7 @@ from .learning_rate import LearningRate, find_rate, require_learning_rate
 from .programs import Mode, Planned
 from .results import Evaluation, StepResult, Watch, count_shares
 from .session import open_session
-from .settings import Choices, Settings, parse_path, take_earlier_name
+from .settings import Choices, Settings, parse_path, require_known, take_earlier_name
 from .state import State
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Trainer:
             GraphError: `network` is no layer.
             DeviceError: the library of the device is missing.
         """
+        require_known("Trainer", choices)
         if backend is not None:
             choices["device"] = take_earlier_name(backend, choices.get("device"))
         self._store(

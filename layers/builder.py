@@ -13,6 +13,7 @@ from .assembly import NO_ATTRS, Assembly
 from .graph import Graph, Role, TensorSpec
 from .initializers import Initializer
 from .operations import OpKind, ShapeRule
+from .rules import read_attrs, read_specs
 
 DTYPES = ("float32", "float64")
 
@@ -74,7 +75,17 @@ class GraphBuilder:
         """Build `layer` on `x` inside its own scope; raises GraphError when it is no layer."""
         require_layer(f"{self.where}.{default_name}" if default_name else self.where, layer)
         with self.scope(layer.name or default_name):
-            return layer.build(self, x)
+            made = layer.build(self, x)
+            if not isinstance(made, int) or not 0 <= made < len(self.assembly.tensors):
+                hint = "`build` must return what `apply` or `add` of the builder gave it."
+                expected = f"a tensor from the `build` of {type(layer).__name__}"
+                raise GraphError(self.where, expected, repr(made), hint)
+            return made
+
+    def _find_spec(self, tensor: int) -> TensorSpec:
+        if not isinstance(tensor, int) or not 0 <= tensor < len(self.assembly.tensors):
+            raise GraphError(self.where, "tensors that the builder gave", repr(tensor))
+        return self.spec(tensor)
 
     def spec(self, tensor: int) -> TensorSpec:
         """Return the shape and element type of a tensor."""
@@ -113,15 +124,17 @@ class GraphBuilder:
         """Append one operation and return its first output.
 
         Raises:
-            GraphError: the kind has no shape rule, as those that gradient rules emit.
+            GraphError: the kind has no shape rule, as those that gradient rules emit, or what the rule gives, or an
+                attribute, is no plain value.
             ShapeError: the inputs do not fit; names the layer, what it expected and what it got.
         """
         if kind.shapes is None:
             hint = "Give its declaration shapes=, a function from the specs of the inputs to those of the outputs."
             raise GraphError(f"{self.where} ({kind.name})", "a kind of operation with a shape rule", "none", hint)
-        specs = [self.spec(t) for t in inputs]
+        where, specs = f"{self.where} ({kind.name})", [self._find_spec(t) for t in inputs]
+        attrs = read_attrs(where, attrs)
         try:
-            made = kind.shapes(specs, attrs)
+            made = read_specs(where, kind.shapes(specs, attrs))
         except ShapeRule as rule:
             raise ShapeError(f"{self.where} ({kind.name})", rule.expected, rule.actual, rule.hint) from None
         outputs = []

@@ -40,6 +40,7 @@ KINDS: Registry[OpKind] = Registry(
         )
         for kind in family.KINDS
     },
+    "bt.unregister_operation({})",
 )
 
 NO_INPLACE = "no_inplace"

@@ -18,7 +18,7 @@ from .initializers import Constant
 from .kinds import KINDS, kind_of
 from .losses.cross_entropy import CrossEntropy
 from .losses.loss import Loss, find_target
-from .operations import Attrs, ShapeRule, Specs
+from .operations import Attrs, Backward, ShapeRule, Specs
 from .optimizers.optimizer import Optimizer, name_slot
 from .pool_first import pool_first
 from .step_scalars import specify_scalars
@@ -158,22 +158,28 @@ class _Backward:
         """Append the gradient of the loss."""
         self._current = op
         output = op.inputs[0]
-        made = self.assembly.tensors[loss.gradient(self, op, self.scalars)]
-        if made.role is not Role.GRADIENT or made.spec != self.spec(output):
-            expected = f"a gradient of shape {self.spec(output).shape} from a backward operation"
-            raise GraphError(f"loss ({loss.kind})", expected, f"{made.name} of shape {made.shape}", "Mend `gradient`.")
-        self._gradients[output] = made.id
+        made = loss.gradient(self, op, self.scalars)
+        self._require_gradient(f"loss ({loss.kind})", made, self.spec(output))
+        self._gradients[output] = made
 
     def append_gradient(self, op: Op) -> None:
         """Append the gradient of one forward operation and the updates that it completes."""
         kind = kind_of(op)
-        if kind.backward is None or not any(self._needs[t] for t in op.inputs):
+        if not any(self._needs[t] for t in op.inputs):
             return
+        if kind.backward is None:
+            if any(t in self._gradients for t in op.outputs):
+                where, hint = f"{op.name} ({op.kind})", "Give its declaration backward=, a gradient rule."
+                raise GraphError(where, "a kind with a gradient rule, as what it reads is trained", "none", hint)
+            return
+        if any(t in self._gradients for t in op.outputs[1:]):
+            hint = "Give each output that is trained an operation of its own."
+            raise GraphError(f"{op.name} ({op.kind})", "a loss that depends on its first output alone", "others", hint)
         gradients = tuple(self._gradients.pop(t) for t in op.outputs if t in self._gradients)
         if not gradients:
             raise GraphError(op.name, "an output that the loss depends on", "none", "Remove the layer.")
         self._current = op
-        for tensor, gradient in zip(op.inputs, kind.backward(self, op, gradients), strict=True):
+        for tensor, gradient in zip(op.inputs, self._derive(kind.backward, op, gradients), strict=True):
             if gradient is not None and self._needs[tensor]:
                 self._accumulate(tensor, gradient)
         for tensor in op.inputs:
@@ -181,6 +187,39 @@ class _Backward:
                 self._readers[tensor] -= 1
                 if self._readers[tensor] == 0:
                     self._update(tensor)
+
+    def _derive(self, rule: Backward, op: Op, gradients: tuple[int, ...]) -> Sequence[int | None]:
+        """Ask a gradient rule for one gradient of each input, and check that they are such."""
+        where, made = f"{op.name} ({op.kind})", rule(self, op, gradients)
+        if not isinstance(made, (tuple, list)) or len(made) != len(op.inputs):
+            found, hint = f"{made!r}", "Its gradient rule returns a tuple; None stands where there is no gradient."
+            raise GraphError(where, f"{len(op.inputs)} gradients, one for each input", found, hint)
+        for tensor, gradient in zip(op.inputs, made, strict=True):
+            read = self.assembly.tensors[tensor]
+            if gradient is None and read.role is Role.PARAMETER:
+                raise GraphError(where, f"a gradient of {read.name}", "None", "Its gradient rule must give one.")
+            if gradient is not None:
+                self._require_gradient(where, gradient, read.spec)
+        return made
+
+    def _require_gradient(self, where: str, gradient: object, spec: TensorSpec) -> None:
+        expected = f"a gradient of shape {spec.shape} {spec.dtype} that a backward operation makes"
+        if not isinstance(gradient, int) or not 0 <= gradient < len(self.assembly.tensors):
+            raise GraphError(where, expected, repr(gradient), "Return what `builder.emit` gives.")
+        made = self.assembly.tensors[gradient]
+        if made.role is not Role.GRADIENT or made.spec != spec:
+            raise GraphError(where, expected, f"{made.name}, {made.shape} {made.dtype}", "Mend its gradient rule.")
+
+    def require_updates(self) -> None:
+        """Check at the end that every parameter that is read has been updated.
+
+        Raises:
+            GraphError: one has not, as one of its readers does not lead to the loss.
+        """
+        for tensor, left in self._readers.items():
+            if left:
+                hint = "Remove the layer that reads it, or let what it makes lead to the loss."
+                raise GraphError(self.assembly.tensors[tensor].name, "gradients by all that read it", "fewer", hint)
 
     def _accumulate(self, tensor: int, gradient: int) -> None:
         earlier = self._gradients.get(tensor)

@@ -76,7 +76,7 @@ def one_of(where: str, value: str, allowed: Sequence[str]) -> str:
     Raises:
         ConfigError: it is not allowed; the error names the nearest that is.
     """
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         near = difflib.get_close_matches(str(value), allowed, n=1)
         raise ConfigError(
             where, "one of " + ", ".join(allowed), repr(value), f"Did you mean {near[0]!r}?" if near else ""

@@ -21,10 +21,12 @@ class Registry(Mapping[str, T]):
     Args:
         what: what errors call one of the things: "strategy", "kind of operation".
         own: the things that the package brings, in the order in which errors list them.
+        take_back: how a program takes back what it added, with {} for the name: "bt.unregister_strategy({})".
     """
 
-    def __init__(self, what: str, own: Mapping[str, T]) -> None:
+    def __init__(self, what: str, own: Mapping[str, T], take_back: str = "remove({})") -> None:
         self._what = what
+        self._take_back = take_back
         self._own = frozenset(own)
         self._things = dict(own)
         self._lock = threading.Lock()
@@ -56,7 +58,9 @@ class Registry(Mapping[str, T]):
             raise ConfigError(self._what, "a name of letters, digits, '_' and '-'", repr(name))
         with self._lock:
             if name in self._things and self._things[name] != thing:
-                hint = "Choose another name, or remove() the earlier one first where it is yours."
+                hint = "Choose another name."
+                if name not in self._own:
+                    hint = f"Choose another name, or take the earlier one back by {self._take_back.format(repr(name))}."
                 raise ConfigError(f"{self._what} {name!r}", "a name that is not taken", "one of that name", hint)
             self._things[name] = thing
 

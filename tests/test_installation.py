@@ -25,7 +25,7 @@ pytestmark = [
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("bathyal", "engine", "layers", "memory", "models", "scheduler")
 NOT_INSTALLED = ("benchmarks", "docs", "tests")
-FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", ".gitignore")
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", ".gitignore")
 SCRIPT = """
 import numpy as np
 import bathyal as bt
@@ -159,3 +159,16 @@ def test_a_wheel_built_from_the_sdist_trains(clone, tmp_path):
     install(python, wheel, folder=tmp_path)
     (tree,) = (tmp_path / "environment").glob("lib/python*/site-packages")
     require_same_tree(run(python, "-c", SCRIPT, folder=tmp_path), tree)
+
+
+def test_a_copy_that_has_lost_its_links_is_not_built(clone, tmp_path):
+    """As a ZIP archive gives it: each link has become a small file that holds its target."""
+    copy = tmp_path / "copy"
+    shutil.copytree(clone, copy, symlinks=True)
+    for link in [path for path in (copy / "bathyal").iterdir() if path.is_symlink()]:
+        target = str(link.readlink())
+        link.unlink()
+        link.write_text(target)
+    python = make_environment(tmp_path / "environment")
+    with pytest.raises(AssertionError, match="has lost its links"):
+        install(python, copy, folder=tmp_path)

@@ -37,6 +37,10 @@ class Kernel:
     workspace_bytes: int
 
 
+MEMBERS = ("name", "machine", "computes", "lower", "kernels", "bind", "encode", "decode", "version", "close")
+"""What an object must have to serve as a `Backend`."""
+
+
 class Backend(Protocol):
     """A library that computes.
 

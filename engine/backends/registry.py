@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...memory.errors import DeviceError
+from ...memory.errors import ConfigError, DeviceError
 from ...memory.registry import Registry
-from .backend import Backend
+from .backend import MEMBERS, Backend
 from .cuda.gpu_library import cuda_backend
 from .cuda.graphs import MATH
 from .null import NullBackend
@@ -85,6 +85,7 @@ BACKENDS: Registry[BackendEntry] = Registry(
         "reference": BackendEntry(lambda options: ReferenceBackend()),
         "null": BackendEntry(lambda options: NullBackend(), computes=False),
     },
+    "bt.unregister_backend({})",
 )
 """All backends by the name that chooses them."""
 
@@ -105,7 +106,12 @@ def make_backend(device: str, options: BackendOptions | None = None) -> Backend:
         ConfigError: there is no backend of that name.
         DeviceError: its library or device is missing; "auto" then takes another.
     """
-    return find_backend(device).make(BackendOptions() if options is None else options)
+    backend = find_backend(device).make(BackendOptions() if options is None else options)
+    missing = [name for name in MEMBERS if not hasattr(backend, name)]
+    if missing:
+        found = f"{type(backend).__name__} without {', '.join(missing)}"
+        raise ConfigError(f"device {device!r}", "an object with the members of Backend", found)
+    return backend
 
 
 def register_backend(name: str, make: MakeBackend, *, math: tuple[str, ...] = FLOAT32) -> None:
@@ -119,6 +125,8 @@ def register_backend(name: str, make: MakeBackend, *, math: tuple[str, ...] = FL
     Raises:
         ConfigError: the name will not do, or another backend has it.
     """
+    if not callable(make):
+        raise ConfigError("register_backend", "a function from BackendOptions to a backend", repr(make))
     BACKENDS.add(name, BackendEntry(make, math))
 
 

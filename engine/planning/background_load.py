@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import cycle
 
-from ...layers.graph import Graph
+from ...layers.graph import Graph, Role
 from ...memory.devices.bandwidth import Computation
 from ...memory.region import Region
 from ...scheduler.plan.costs import CostTable
@@ -36,7 +36,7 @@ class BackgroundLoad:
         """Return what runs the next operation at each call and returns its seconds; None where no operation fits.
 
         The load holds one operation of each signature, with its first kernel. Operations that read or make anything
-        but floating-point numbers are left out, since their operands may not be any bits.
+        but floating-point numbers, or read step scalars, are left out, since their operands may not be any bits.
 
         Args:
             arena: from which the operands take what they need, committed here, its contents overwritten.
@@ -48,7 +48,8 @@ class BackgroundLoad:
         for op in self.graph.ops:
             key = self.graph.signature(op)
             tensors = [self.graph.tensors[t] for t in (*op.inputs, *op.outputs)]
-            if key in launches or not all(t.dtype.startswith("float") for t in tensors):
+            free = all(t.dtype.startswith("float") and t.role is not Role.SCALARS for t in tensors)
+            if key in launches or not free:
                 continue
             kernel = self.costs.kernels[op.id][0]
             found, end = place_operands(self.graph, op, kernel.workspace_bytes, last_read)

@@ -3,7 +3,7 @@
 Operands are laid into the arena, so profiling never needs more memory than training; a kernel whose operands do not fit
 there is not timed but estimated. All kernels run in turn, several times over: as in a step, each finds the caches full
 of something else, and an output may lie in the place of an input that dies. What is measured says nothing about
-results: all operands are zeros.
+results: all operands are zeros, but for the step scalars, which are those of the first step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
-from ...layers.graph import STATE, Graph, Op
+from ...layers.graph import STATE, Graph, Op, Role
 from ...layers.kinds import inplace_pairs
 from ...memory.devices.device import Device
+from ...memory.errors import BathyalError, DeviceError
 from ...memory.region import Region
 from ...scheduler.plan.costs import CostTable, KernelCost, analytic_seconds, tabulate
 from ...scheduler.plan.steps import align_up
@@ -46,7 +49,14 @@ def estimate(graph: Graph, backend: Backend) -> CostTable:
 
 
 def measure(
-    graph: Graph, backend: Backend, device: Device, *, threads: int, folder: Path | None, progress: bool = False
+    graph: Graph,
+    backend: Backend,
+    device: Device,
+    *,
+    threads: int,
+    folder: Path | None,
+    scalars: npt.NDArray[np.float64] | None = None,
+    progress: bool = False,
 ) -> CostTable:
     """Time every kernel of every signature that is not known yet.
 
@@ -56,10 +66,12 @@ def measure(
         device: where they run; the contents of its arena are overwritten.
         threads: how many the backend uses; figures are kept apart by it.
         folder: where figures are kept between runs; None keeps none.
+        scalars: values of the step scalars, such as those of the first step; None leaves zeros.
         progress: whether a bar is shown on standard error.
 
     Raises:
         BudgetError: the memory that the arena promises is not free.
+        DeviceError: a kernel fails; names it and its operation.
     """
     known = read_timing_cache(folder, f"{backend.name}/{backend.version()}/{threads} threads")
     jobs = _list_jobs(graph, backend, device.arena, known)
@@ -69,7 +81,7 @@ def measure(
         for _ in range(REPETITIONS + 1):
             for job in jobs:
                 if sum(job.times[1:]) < ENOUGH_SECONDS:
-                    job.times.append(_run(job, device))
+                    job.times.append(_run(job, device, scalars))
                 bar.update()
     for job in jobs:
         known.add(job.key, statistics.median(job.times[1:]))
@@ -92,16 +104,20 @@ class _Job:
 
     Attributes:
         key: of its seconds.
+        where: the operation and the kernel, for people.
         launch: runs it.
         addresses: of its operands and its workspace.
         end: of all of them.
+        scalars: addresses of the step scalars among them.
         times: seconds of its runs so far; the first warms up.
     """
 
     key: str
+    where: str
     launch: Launch
     addresses: list[int]
     end: int
+    scalars: list[int]
     times: list[float]
 
 
@@ -120,15 +136,33 @@ def _list_jobs(graph: Graph, backend: Backend, arena: Region, known: TimingCache
             if end > arena.nbytes:
                 logger.info("%s of %s: %d bytes of operands do not fit; not timed", kernel.name, op.name, end)
                 continue
-            jobs.append(_Job(key, backend.bind(graph, op, index, False, arena), addresses, end, []))
+            where = f"{op.name} ({op.kind}), kernel {kernel.name!r}"
+            read = zip(op.inputs, addresses, strict=False)
+            fed = [address for t, address in read if _is_step_scalars(graph, t)]
+            jobs.append(_Job(key, where, backend.bind(graph, op, index, False, arena), addresses, end, fed, []))
     return jobs
 
 
-def _run(job: _Job, device: Device) -> float:
+def _is_step_scalars(graph: Graph, tensor: int) -> bool:
+    return graph.tensors[tensor].role is Role.SCALARS and graph.tensors[tensor].dtype == "float64"
+
+
+def _run(job: _Job, device: Device, scalars: npt.NDArray[np.float64] | None) -> float:
     """Run a job once and return its seconds: on zeros that no cache near the processor holds, as a step finds them."""
     device.arena.commit(min(device.arena.nbytes, max(job.end, COMMITTED_BYTES)))
     device.arena.poison(0, 0, job.end)
-    return device.seconds(lambda: job.launch(job.addresses))
+    if scalars is not None and job.scalars:
+        for address in job.scalars:
+            device.upload(device.inward, address, scalars)
+        device.inward.synchronize()
+    try:
+        return device.seconds(lambda: job.launch(job.addresses))
+    except BathyalError:
+        raise
+    except Exception as error:
+        hint = "Before the first step every kernel is timed so. costs='analytic' times none."
+        expected = "a run on zeros, with the step scalars of the first step"
+        raise DeviceError(job.where, expected, f"{type(error).__name__}: {error}", hint) from error
 
 
 def _key(graph: Graph, op: Op, kernel: Kernel) -> str:

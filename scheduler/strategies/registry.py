@@ -20,6 +20,7 @@ from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 STRATEGIES = Registry(
     "strategy",
     {kind.name: kind for kind in (AUTO, KEEP, LIVENESS, CHAIN, SEQUENTIAL, REVOLVE, OFFLOAD, *SUPERNEURONS, STREAM)},
+    "bt.unregister_strategy({})",
 )
 """Every strategy by its name, in the order in which people are told them."""
 
@@ -28,8 +29,10 @@ def register_strategy(kind: StrategyKind) -> None:
     """Add a strategy, which can then be named wherever one is asked for: in a `Trainer`, a plan, a curve.
 
     Raises:
-        ConfigError: the name is no name, or another strategy has it.
+        ConfigError: it is no declaration, the name is no name, or another strategy has it.
     """
+    if not isinstance(kind, StrategyKind) or not callable(kind.make):
+        raise ConfigError("register_strategy", "a StrategyKind whose `make` is a function", repr(kind))
     STRATEGIES.add(kind.name, kind)
 
 
@@ -86,6 +89,9 @@ def make_strategy(placer: Placer, name: StrategyName) -> Strategy:
         return NaturalOrder(placer)
     require_link(problem, name)
     strategy = kind.make(placer, name)
+    if not isinstance(strategy, Strategy):
+        hint = "`make` must return what it makes, derived from Strategy."
+        raise ConfigError(f"strategy {str(name)!r}", "a Strategy from its `make`", repr(strategy), hint)
     return NaturalFirst(placer, strategy) if kind.natural_first else strategy
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ....memory.errors import DeviceError
 from ..backend import Launch
 from .numpy_kernel import Array, NumpyKernel
 
@@ -33,8 +34,12 @@ def make_launch(
         with np.errstate(all="ignore"):
             before = np.setbufsize(UFUNC_BUFFER_ELEMENTS)
             try:
-                run(*arrays)
+                returned = run(*arrays)
             finally:
                 np.setbufsize(before)
+        # `out=` of numpy gives back the array that it was given; any other result has gone nowhere.
+        if returned is not None and not any(returned is operand for operand in arrays):
+            found, hint = f"one that returned a {type(returned).__name__}", "Write into the outputs, by numpy's out=."
+            raise DeviceError(f"kernel {variant.name!r}", "a function that writes its outputs", found, hint)
 
     return launch

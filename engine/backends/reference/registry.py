@@ -31,5 +31,6 @@ IMPLEMENTATIONS: Registry[Implementation] = Registry(
         **OPTIMIZER,
         **RESPONSE_NORM,
     },
+    "bt.unregister_operation({})",
 )
 """By kind. Every kind that a training, evaluation or prediction graph can hold has an implementation here."""
