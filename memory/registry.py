@@ -40,6 +40,10 @@ class Registry(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._things)
 
+    def is_own(self, name: str) -> bool:
+        """Return whether the package brings the thing of that name, and no program has added it."""
+        return name in self._own
+
     def find(self, name: str) -> T:
         """Return the thing of that name.
 

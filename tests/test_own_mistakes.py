@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bathyal as bt
+from tests.support.onednn_library import onednn_backend
 
 IMAGES = np.ones((2, 3, 4, 4), np.float32)
 
@@ -28,6 +29,12 @@ class Applied(bt.Layer):
 
 def copy(x, y):
     np.copyto(y, x)
+
+
+@pytest.fixture
+def onednn():
+    """oneDNN, or a skipped test."""
+    onednn_backend()
 
 
 @pytest.fixture
@@ -251,3 +258,39 @@ def test_an_argument_that_there_is_not(wrong, right):
         train(**{wrong: "1 MiB"})
     with pytest.raises(TypeError, match=r"Trainer .*'batch_size'"):
         train(batch_size=3)
+
+
+def cosine(x, y):
+    np.cos(x, out=y)
+
+
+def cumulate(x, y):
+    np.copyto(y, x)
+    y.reshape(-1)[1:] += x.reshape(-1)[:-1]
+
+
+def reshape(x, y):
+    np.copyto(y.reshape(2, 4, 2, 2), x.reshape(2, 4, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [(cosine, "makes zeros of zeros"), (cumulate, "element by element"), (reshape, "takes its operands as vectors")],
+)
+def test_kinds_that_are_not_flat_are_found_out(register, onednn, run, found):
+    def gradient(builder, op, gradients):
+        return builder.emit("own_copy_backward", gradients, op.inputs, {})
+
+    kind = register(bt.OpKind("own_flat", bt.layers.same_as_first, gradient, flat=True), run)
+    register(bt.OpKind("own_copy_backward", flat=True), copy)
+    with pytest.raises(bt.ConfigError, match=rf"^1 \(own_flat\): .*{found}.*flat=True"):
+        train(Applied(kind), device="onednn")
+
+
+def test_an_update_that_is_not_flat_is_found_out(register, onednn):
+    def run(weight, gradient, scalars):
+        np.subtract(weight, 1e-3, out=weight)  # weight decay that forgets where the weight is 0
+
+    register(bt.OpKind("own_halving", flat=True), run)
+    with pytest.raises(bt.ConfigError, match=r"\(own_halving\): .*makes zeros of zeros"):
+        train(optimizer=Halving(0.25), device="onednn")

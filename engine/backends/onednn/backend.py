@@ -26,7 +26,7 @@ from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
 from ..reference.numpy_kernel import NumpyKernel
 from ..reference.registry import IMPLEMENTATIONS
-from .flat import flat_spec, is_flat
+from .flat import flat_spec, is_flat, require_flat
 from .handles import (
     AVX2_BIT,
     QUERY_SCRATCHPAD,
@@ -83,6 +83,8 @@ class OneDnnBackend:
             if own:
                 made = [Kernel(pd.implementation, pd.scratchpad_bytes) for pd in self._choices(graph, op, False)[1]]
             else:
+                if not KINDS.is_own(op.kind):
+                    require_flat(graph, op, IMPLEMENTATIONS[op.kind])
                 made = [Kernel(k.name, k.workspace_bytes) for k in _flat_kernels(graph, op)]
             self._kernels[signature] = tuple(made)
         return self._kernels[signature]
