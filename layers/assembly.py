@@ -41,7 +41,8 @@ class Assembly:
                 name,
                 "names that are given once",
                 "a second tensor of that name",
-                "Give one of the layers another name.",
+                "Give one of the layers another name; a layer that applies a kind twice opens a scope for each: "
+                "with builder.scope('second').",
             )
         self._names.add(name)
         self._specs.append(spec)

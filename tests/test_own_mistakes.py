@@ -294,3 +294,22 @@ def test_an_update_that_is_not_flat_is_found_out(register, onednn):
     register(bt.OpKind("own_halving", flat=True), run)
     with pytest.raises(bt.ConfigError, match=r"\(own_halving\): .*makes zeros of zeros"):
         train(optimizer=Halving(0.25), device="onednn")
+
+
+def test_a_slot_that_is_called_as_the_gradient_is(register):
+    class Remembering(Halving):
+        slots = {"gradient": 0.0}  # noqa: RUF012
+
+    register(bt.OpKind("own_halving", flat=True), lambda weight, gradient, slot, scalars: None)
+    with pytest.raises(bt.ConfigError, match=r"Remembering\.slots: .*previous_gradient"):
+        train(optimizer=Remembering(0.1))
+
+
+def test_a_layer_that_applies_a_kind_twice_is_told_of_scopes(register):
+    class Twice(bt.Layer):
+        def build(self, builder, x):
+            return builder.apply(kind, (builder.apply(kind, (x,)),))
+
+    kind = register(bt.OpKind("own_copy", bt.layers.same_as_first), copy)
+    with pytest.raises(bt.GraphError, match=r"builder\.scope"):
+        train(Twice())

@@ -91,6 +91,9 @@ def require_optimizer(value: object, kinds: Mapping[str, OpKind]) -> None:
     require_attrs(name, optimizer.attrs)
     rate = require_rate(f"{name}.learning_rate", optimizer.learning_rate)
     _require_numbers(f"{name}.slots", optimizer.slots)
+    if "gradient" in optimizer.slots:
+        hint = "Call the slot previous_gradient, say."
+        raise ConfigError(f"{name}.slots", "other names than that of the gradient itself", "'gradient'", hint)
     if not callable(optimizer.step_scalars):
         raise ConfigError(f"{name}.step_scalars", "a method of step and learning rate", repr(optimizer.step_scalars))
     _require_numbers(f"{name}.step_scalars(1, {rate})", optimizer.step_scalars(1, rate))
