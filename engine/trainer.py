@@ -19,13 +19,13 @@ from ..layers.builder import Layer, forward_graph, require_layer
 from ..layers.losses.loss import Target, find_target
 from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
 from ..layers.step_scalars import compute_scalars
-from ..memory.errors import CheckpointError, ConfigError, DataError
+from ..memory.errors import ConfigError, DataError
 from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import Plan
-from .checkpoints import folder as checkpoint
-from .checkpoints.compatibility import environment, identity, require_same_run, shorten
-from .data.checks import as_batch, as_images
+from .checkpoints.run import Progress, find_run, read_kernels, read_progress, read_state, save_run
+from .data.checks import as_batch
 from .data.sources import FromIterable, Source, require_count
+from .evaluation import evaluate_batches, predict_outputs
 from .interrupts import hold_back_interrupts
 from .learning_rate import LearningRate, find_rate, require_learning_rate
 from .programs import Mode, Planned
@@ -182,6 +182,10 @@ class Trainer:
         Raises:
             ConfigError: the trainer was closed, or a step broke off: what it had learned is gone.
         """
+        return self._ensure_state()
+
+    def _ensure_state(self) -> State:
+        """Return the state; make it and give it its first values where that has not been done."""
         if self._lost:
             hint = "Save before closing; restore() goes on from a checkpoint."
             raise ConfigError("trainer", "weights from first to last step", self._lost, hint)
@@ -219,9 +223,9 @@ class Trainer:
             ConfigError: the learning rate or a step scalar of the optimizer makes no sense; nothing has changed then.
         """
         begin = time.perf_counter()
-        images, labels = self._check_batch(images, labels, self.batch)
+        images, labels = self._check_batch(images, labels)
         scalars = compute_scalars(self.settings.optimizer, self.step + 1, self._find_rate())
-        _ = self.state
+        self._ensure_state()
         _, executor = self._session.program(Mode.TRAINING, len(labels))
         feeds = {
             IMAGES: images,
@@ -238,16 +242,20 @@ class Trainer:
             self.batch += 1
         moved = self._session.traffic.since(before)
         return StepResult(
-            self.step,
-            self.epoch,
-            len(labels),
-            float(outputs[LOSS][0]),
-            count_shares(self.settings.loss.metrics, outputs.get(CORRECT, ()), len(labels)),
-            time.perf_counter() - begin,
-            moved.nbytes,
-            moved.seconds,
-            executor.waited_seconds,
+            step=self.step,
+            epoch=self.epoch,
+            images=len(labels),
+            loss=float(outputs[LOSS][0]),
+            metrics=count_shares(self.settings.loss.metrics, outputs.get(CORRECT, ()), len(labels)),
+            seconds=time.perf_counter() - begin,
+            moved_bytes=moved.nbytes,
+            moving_seconds=moved.seconds,
+            waited_seconds=executor.waited_seconds,
         )
+
+    def _check_batch(self, images: Array, labels: Array) -> tuple[Array, Array]:
+        settings = self.settings
+        return as_batch(images, labels, settings.input_shape, self.target, settings.dtype, position=self.batch)
 
     def _find_rate(self) -> float:
         return find_rate(self.learning_rate, self.step)
@@ -297,18 +305,8 @@ class Trainer:
             DataError: there is no batch, or one does not fit.
         """
         source = batches if isinstance(batches, Source) else FromIterable(batches)
-        _ = self.state
-        metrics = self.settings.loss.metrics
-        images_seen, loss, counts = 0, 0.0, np.zeros(len(metrics), np.int64)
-        for position, (images, labels) in enumerate(source.epoch(0, 0)):
-            images, labels = self._check_batch(images, labels, position)
-            for outputs, count in self._session.run_in_parts(Mode.EVALUATION, {IMAGES: images, LABELS: labels}):
-                images_seen += count
-                loss += float(outputs[LOSS][0]) * count
-                counts += outputs.get(CORRECT, 0)
-        if not images_seen:
-            raise DataError("evaluate", "at least one batch", "none")
-        return Evaluation(images_seen, loss / images_seen, count_shares(metrics, counts, images_seen))
+        self._ensure_state()
+        return evaluate_batches(self._session, self.target, source)
 
     def predict(self, images: Array) -> Array:
         """Return the outputs for any number of images, such as (n, classes) before softmax: `argmax(1)` is the class.
@@ -318,20 +316,8 @@ class Trainer:
         """
         if not isinstance(images, np.ndarray) or not images.ndim:
             raise DataError("predict", "a numpy array of images", f"a {type(images).__name__}", "Use numpy.asarray.")
-        _ = self.state
-        settings, parts = self.settings, list[Array]()
-        size = settings.input_shape[0]
-        for start in range(0, len(images), size):
-            part = as_images(images[start : start + size], settings.input_shape, settings.dtype, start // size)
-            for outputs, _count in self._session.run_in_parts(Mode.PREDICTION, {IMAGES: part}):
-                parts.extend(outputs.values())
-        if not parts:
-            raise DataError("predict", "at least one image", "none")
-        return np.concatenate(parts)
-
-    def _check_batch(self, images: Array, labels: Array, position: int) -> tuple[Array, Array]:
-        settings = self.settings
-        return as_batch(images, labels, settings.input_shape, self.target, settings.dtype, position=position)
+        self._ensure_state()
+        return predict_outputs(self._session, images)
 
     def save(self, folder: Path | str, keep: int = 2) -> Path:
         """Write a checkpoint with everything that training needs to go on to the bit.
@@ -345,20 +331,9 @@ class Trainer:
         Raises:
             CheckpointError: it could not be written; earlier ones are unharmed.
         """
-        state = self.state
-        arrays = ((name, t.shape, t.dtype, state.pieces(name)) for name, t in state.tensors.items())
-        return checkpoint.save(Path(folder), self.step, self._make_header(), arrays, keep=keep)
-
-    def _make_header(self) -> dict[str, Any]:
-        return {
-            **shorten(identity(self.network, self.settings)),
-            **environment(self._session),
-            "step": self.step,
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "learning_rate": None if callable(self.learning_rate) else self._find_rate(),
-            "kernels": {key: list(names) for key, names in self._session.list_kernels().items()},
-        }
+        state = self._ensure_state()
+        rate = None if callable(self.learning_rate) else self._find_rate()
+        return save_run(Path(folder), self._session, state, Progress(self.step, self.epoch, self.batch, rate), keep)
 
     def restore(self, folder: Path | str) -> bool:
         """Go on from the newest whole checkpoint in `folder`; False when there is none at all.
@@ -369,28 +344,22 @@ class Trainer:
         Raises:
             CheckpointError: all are damaged, or the newest whole one belongs to another network or run.
         """
-        found, damaged = checkpoint.find_newest(Path(folder))
+        found = find_run(Path(folder), self._session)
         if found is None:
-            if damaged:
-                found_there = f"{len(damaged)} damaged, the newest {damaged[0].where}"
-                raise CheckpointError(str(folder), "a whole checkpoint", found_there, "Start in a new folder.")
             return False
-        around = environment(self._session)
-        require_same_run(found.path, found.header, identity(self.network, self.settings), around)
         self.close()  # plans made so far may have chosen other kernels
-        self._session.known_kernels = {k: tuple(names) for k, names in found.header["kernels"].items()}
+        self._session.known_kernels = read_kernels(found)
         self._lost = ""
         try:
-            state = self.state
-            for name in found.entries:
-                state.write_pieces(name, found.pieces(name, state.rows(name)))
+            read_state(found, self._ensure_state())
         except BaseException:
             self.close()
             self._lost = "a checkpoint that was read halfway"
             raise
-        self.step, self.epoch, self.batch = (int(found.header[k]) for k in ("step", "epoch", "batch"))
-        if found.header["learning_rate"] is not None and not callable(self.learning_rate):
-            self.learning_rate = float(found.header["learning_rate"])
+        progress = read_progress(found)
+        self.step, self.epoch, self.batch = progress.step, progress.epoch, progress.batch
+        if progress.learning_rate is not None and not callable(self.learning_rate):
+            self.learning_rate = progress.learning_rate
         return True
 
     def close(self) -> None:
