@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ import numpy.typing as npt
 
 from ..layers.builder import Layer, forward_graph, require_layer
 from ..layers.losses.loss import Target, find_target
-from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
+from ..layers.modes import CORRECT, LOSS
 from ..layers.step_scalars import compute_scalars
-from ..memory.errors import ConfigError, DataError
+from ..memory.errors import DataError
 from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import Plan
 from .checkpoints.run import Progress, find_run, read_kernels, read_progress, read_state, save_run
@@ -27,8 +28,9 @@ from .data.checks import as_batch
 from .data.sources import FromIterable, Source, require_count
 from .evaluation import evaluate_batches, predict_outputs
 from .interrupts import hold_back_interrupts
+from .learned_state import LearnedState
 from .learning_rate import LearningRate, find_rate, require_learning_rate
-from .programs import Mode, Planned
+from .programs import Mode, Planned, make_training_feeds
 from .results import Evaluation, StepResult, Watch, count_shares
 from .session import open_session
 from .settings import Choices, Settings, parse_path, take_earlier_name
@@ -89,15 +91,22 @@ class Trainer:
         """
         if backend is not None:
             choices["device"] = take_earlier_name(backend, choices.get("device"))
-        self._store(
+        self.settings = Settings(input_shape=input_shape, **choices)
+        self.network = require_layer("Trainer", network)
+        rate = self.settings.optimizer.learning_rate if learning_rate is None else learning_rate
+        self.learning_rate: LearningRate = require_learning_rate(rate)
+        self.step = 0
+        self.epoch = 0
+        self.batch = 0
+        self._session = open_session(
             network,
-            Settings(input_shape=input_shape, **choices),
-            learning_rate=learning_rate,
-            cache=cache,
+            self.settings,
+            cache=None if cache is None else parse_path("cache", cache, "the name of a folder"),
             progress=progress,
-            plan=plan,
+            plan_file=None if plan is None else parse_path("plan", plan, "the name of a file"),
             make_tier=make_tier,
         )
+        self._learned = LearnedState(self._session)
 
     @classmethod
     def with_settings(cls, network: Layer, settings: Settings, **how: Any) -> Trainer:
@@ -109,38 +118,8 @@ class Trainer:
             **how: the arguments of `Trainer` that are no choice: `learning_rate`, `cache`, `progress`, `plan`,
                 `make_tier`.
         """
-        trainer = cls.__new__(cls)
-        trainer._store(network, settings, **how)
-        return trainer
-
-    def _store(
-        self,
-        network: Layer,
-        settings: Settings,
-        *,
-        learning_rate: LearningRate | None = None,
-        cache: Path | str | None = None,
-        progress: bool = False,
-        plan: Path | str | None = None,
-        make_tier: Callable[[int], Tier] | None = None,
-    ) -> None:
-        self.network = require_layer("Trainer", network)
-        self.settings = settings
-        rate = settings.optimizer.learning_rate if learning_rate is None else learning_rate
-        self.learning_rate: LearningRate = require_learning_rate(rate)
-        self.step = 0
-        self.epoch = 0
-        self.batch = 0
-        self._session = open_session(
-            network,
-            settings,
-            cache=None if cache is None else parse_path("cache", cache, "the name of a folder"),
-            progress=progress,
-            plan_file=None if plan is None else parse_path("plan", plan, "the name of a file"),
-            make_tier=make_tier,
-        )
-        self._state: State | None = None
-        self._lost = ""
+        choices: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(settings)}
+        return cls(network, **choices, **how)
 
     @property
     def planned(self) -> Planned:
@@ -182,18 +161,7 @@ class Trainer:
         Raises:
             ConfigError: the trainer was closed, or a step broke off: what it had learned is gone.
         """
-        return self._ensure_state()
-
-    def _ensure_state(self) -> State:
-        """Return the state; make it and give it its first values where that has not been done."""
-        if self._lost:
-            hint = "Save before closing; restore() goes on from a checkpoint."
-            raise ConfigError("trainer", "weights from first to last step", self._lost, hint)
-        if self._state is None:
-            planned, session = self._session.training, self._session
-            self._state = State(planned.graph, session.state_layout, session.backend, session.device, session.tier)
-            self._state.initialize(self.settings.seed)
-        return self._state
+        return self._learned.ensure()
 
     @cached_property
     def target(self) -> Target:
@@ -223,21 +191,18 @@ class Trainer:
             ConfigError: the learning rate or a step scalar of the optimizer makes no sense; nothing has changed then.
         """
         begin = time.perf_counter()
-        images, labels = self._check_batch(images, labels)
-        scalars = compute_scalars(self.settings.optimizer, self.step + 1, self._find_rate())
-        self._ensure_state()
+        settings = self.settings
+        images, labels = as_batch(
+            images, labels, settings.input_shape, self.target, settings.dtype, position=self.batch
+        )
+        scalars = compute_scalars(settings.optimizer, self.step + 1, self._find_rate())
+        self._learned.ensure()
         _, executor = self._session.program(Mode.TRAINING, len(labels))
-        feeds = {
-            IMAGES: images,
-            LABELS: labels,
-            SCALARS: scalars,
-            RANDOM_KEY: np.array([self.settings.seed, self.step], np.int64),
-        }
+        feeds = make_training_feeds(images, labels, scalars, settings.seed, self.step)
         before = self._session.traffic
         with hold_back_interrupts():
-            self._lost = f"step {self.step + 1} that broke off halfway"
-            outputs = executor.run(feeds, watch)
-            self._lost = ""
+            with self._learned.change(f"step {self.step + 1} that broke off halfway"):
+                outputs = executor.run(feeds, watch)
             self.step += 1
             self.batch += 1
         moved = self._session.traffic.since(before)
@@ -246,16 +211,12 @@ class Trainer:
             epoch=self.epoch,
             images=len(labels),
             loss=float(outputs[LOSS][0]),
-            metrics=count_shares(self.settings.loss.metrics, outputs.get(CORRECT, ()), len(labels)),
+            metrics=count_shares(settings.loss.metrics, outputs.get(CORRECT, ()), len(labels)),
             seconds=time.perf_counter() - begin,
             moved_bytes=moved.nbytes,
             moving_seconds=moved.seconds,
             waited_seconds=executor.waited_seconds,
         )
-
-    def _check_batch(self, images: Array, labels: Array) -> tuple[Array, Array]:
-        settings = self.settings
-        return as_batch(images, labels, settings.input_shape, self.target, settings.dtype, position=self.batch)
 
     def _find_rate(self) -> float:
         return find_rate(self.learning_rate, self.step)
@@ -305,7 +266,7 @@ class Trainer:
             DataError: there is no batch, or one does not fit.
         """
         source = batches if isinstance(batches, Source) else FromIterable(batches)
-        self._ensure_state()
+        self._learned.ensure()
         return evaluate_batches(self._session, self.target, source)
 
     def predict(self, images: Array) -> Array:
@@ -316,7 +277,7 @@ class Trainer:
         """
         if not isinstance(images, np.ndarray) or not images.ndim:
             raise DataError("predict", "a numpy array of images", f"a {type(images).__name__}", "Use numpy.asarray.")
-        self._ensure_state()
+        self._learned.ensure()
         return predict_outputs(self._session, images)
 
     def save(self, folder: Path | str, keep: int = 2) -> Path:
@@ -331,7 +292,7 @@ class Trainer:
         Raises:
             CheckpointError: it could not be written; earlier ones are unharmed.
         """
-        state = self._ensure_state()
+        state = self._learned.ensure()
         rate = None if callable(self.learning_rate) else self._find_rate()
         return save_run(Path(folder), self._session, state, Progress(self.step, self.epoch, self.batch, rate), keep)
 
@@ -349,12 +310,12 @@ class Trainer:
             return False
         self.close()  # plans made so far may have chosen other kernels
         self._session.known_kernels = read_kernels(found)
-        self._lost = ""
+        self._learned.renew()
         try:
-            read_state(found, self._ensure_state())
+            read_state(found, self._learned.ensure())
         except BaseException:
             self.close()
-            self._lost = "a checkpoint that was read halfway"
+            self._learned.lose("a checkpoint that was read halfway")
             raise
         progress = read_progress(found)
         self.step, self.epoch, self.batch = progress.step, progress.epoch, progress.batch
@@ -364,9 +325,7 @@ class Trainer:
 
     def close(self) -> None:
         """Give all memory back; weights that were not saved are gone. May be called twice."""
-        if self._state is not None:
-            self._lost = "those of a closed trainer"
-        self._state = None
+        self._learned.forget()
         self._session.close()
 
     def __enter__(self) -> Trainer:
