@@ -27,7 +27,7 @@ from bathyal.engine.programs import Planned
 from bathyal.engine.session import open_session
 from bathyal.layers.graph import Op
 from bathyal.layers.kinds import KINDS
-from bathyal.options.network import NetworkChoice, choose
+from bathyal.options.network import NetworkSetup, choose_network
 
 MODELS = ("resnet50", "vgg16", "resnet18")
 PEERS = ("torch", "torch-contiguous")
@@ -56,18 +56,18 @@ def main() -> int:
     peak = product_rate(options.threads)
     print(f"{OURS} against PyTorch, {' '.join(size)}, {options.threads} threads, median of {steps} steps in turn")
     print(f"{'network':<12}{'side':<18}{'s per step':>11}{'ratio':>8}{'target':>8}  first loss differs by")
-    seconds, choices = {}, {}
+    seconds, setups = {}, {}
     for model in options.models:
         arguments = ["compare", model, *size, "--threads", str(options.threads), "--steps", str(steps)]
         command = make_parser().parse_args([*arguments, "--against", ",".join(PEERS)])
-        choices[model] = choose(command)
-        seconds[model] = compare(model, command, choices[model], "" if options.quick else "<= {:.2f}")
-    if "resnet50" in choices and not options.quick:
+        setups[model] = choose_network(command)
+        seconds[model] = compare(model, command, setups[model], "" if options.quick else "<= {:.2f}")
+    if "resnet50" in setups and not options.quick:
         print()
         compare_limited(options, seconds["resnet50"])
-    for model, choice in choices.items():
+    for model, setup in setups.items():
         print()
-        by_kind(model, choice, seconds[model], peak)
+        by_kind(model, setup, seconds[model], peak)
     folder = Path(__file__).parent
     quick = ["--quick"] if options.quick else []
     threads = ["--threads", str(options.threads)]
@@ -78,11 +78,11 @@ def main() -> int:
     return status
 
 
-def compare(model: str, command: argparse.Namespace, choice: NetworkChoice, target: str) -> float | None:
+def compare(model: str, command: argparse.Namespace, setup: NetworkSetup, target: str) -> float | None:
     """Run and print one network; return our seconds per step."""
-    with open_sides([OURS, *PEERS], command, choice.settings) as (opened, conditions):
+    with open_sides([OURS, *PEERS], command, setup.settings) as (opened, conditions):
         take_steps(opened, command.steps, conditions.interleaved)
-    rows = [summarize_side(side, opened[0], choice) for side in opened]
+    rows = [summarize_side(side, opened[0], setup) for side in opened]
     worst = max((r["ratio"] for r in rows[1:] if r["ratio"]), default=None)
     for r in rows:
         if r["seconds_per_step"] is None:
@@ -103,14 +103,14 @@ def compare_limited(options: argparse.Namespace, free: float | None) -> None:
         arguments = ["compare", "resnet50", "--batch", "8", "--threads", str(options.threads), "--memory", memory]
         arguments += ["--steps", str(options.steps), "--limit", limit, "--against", peer]
         command = make_parser().parse_args(arguments)
-        choice = choose(command)
-        with open_sides([OURS, peer], command, choice.settings) as (opened, conditions):
+        setup = choose_network(command)
+        with open_sides([OURS, peer], command, setup.settings) as (opened, conditions):
             if not conditions.enforced:
                 print(f"not enforced: {conditions.reason}")
                 return
             read_libraries()
             take_steps(opened, command.steps, conditions.interleaved)
-        for r in [summarize_side(side, opened[0], choice) for side in opened]:
+        for r in [summarize_side(side, opened[0], setup) for side in opened]:
             seconds = r["seconds_per_step"]
             if not r["fits"] or seconds is None:
                 print(f"{limit:>22}  {r['side']:<18}does not fit: {r['message']}")
@@ -124,9 +124,9 @@ def compare_limited(options: argparse.Namespace, free: float | None) -> None:
             )
 
 
-def by_kind(model: str, choice: NetworkChoice, measured: float | None, peak: float) -> None:
+def by_kind(model: str, setup: NetworkSetup, measured: float | None, peak: float) -> None:
     """Print what each kind of operation takes in our plan, and the rate of arithmetic."""
-    with open_session(remove_dropout(choice.network), choice.settings, progress=sys.stderr.isatty()) as session:
+    with open_session(remove_dropout(setup.network), setup.settings, progress=sys.stderr.isatty()) as session:
         planned = session.training
     graph, total = planned.graph, 0.0
     took: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])

@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..layers.builder import Layer, forward_graph
 from ..layers.graph import Graph
-from ..layers.modes import evaluation_graph, prediction_graph, training_graph
+from ..layers.modes import IMAGES, LABELS, RANDOM_KEY, SCALARS, evaluation_graph, prediction_graph, training_graph
 from ..layers.slabs import split_large
 from ..scheduler.plan.costs import CostTable
 from ..scheduler.plan.explain import explain
@@ -74,6 +78,21 @@ def make_mode_graph(network: Layer, settings: Settings, mode: Mode, batch: int) 
     if mode is Mode.TRAINING:
         return training_graph(forward, settings.optimizer, settings.loss)
     return evaluation_graph(forward, settings.loss) if mode is Mode.EVALUATION else prediction_graph(forward)
+
+
+def make_training_feeds(
+    images: npt.NDArray[Any], labels: npt.NDArray[Any], scalars: npt.NDArray[np.float64], seed: int, step: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Return what the host writes before a training step, by name of its tensor.
+
+    Args:
+        images: checked, of the network's type.
+        labels: the target of the loss.
+        scalars: from `compute_scalars`.
+        seed: of the run.
+        step: steps done so far; with the seed it decides what dropout draws.
+    """
+    return {IMAGES: images, LABELS: labels, SCALARS: scalars, RANDOM_KEY: np.array([seed, step], np.int64)}
 
 
 def restrict_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTable | None:

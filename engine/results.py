@@ -9,8 +9,26 @@ Watch = Callable[[int, int], None]
 """Told now and then during a step how many steps of the plan are done, from 0, and how many there are."""
 
 
+class TopShares:
+    """What can be said of metrics of classification: a base of records that have a field `metrics`."""
+
+    __slots__ = ()
+
+    metrics: Mapping[str, float]
+
+    @property
+    def top1(self) -> float | None:
+        """Share of images whose label is the most likely class; None where the loss does not count it."""
+        return self.metrics.get("top1")
+
+    @property
+    def top5(self) -> float | None:
+        """Share of images whose label is among the five most likely; None where the loss does not count it."""
+        return self.metrics.get("top5")
+
+
 @dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(TopShares):
     """One training step.
 
     Attributes:
@@ -36,16 +54,6 @@ class StepResult:
     waited_seconds: float = 0.0
 
     @property
-    def top1(self) -> float | None:
-        """Share of images whose label is the most likely class; None where the loss does not count it."""
-        return self.metrics.get("top1")
-
-    @property
-    def top5(self) -> float | None:
-        """Share of images whose label is among the five most likely; None where the loss does not count it."""
-        return self.metrics.get("top5")
-
-    @property
     def hidden_share(self) -> float | None:
         """Share of the time of the transfers that the computation did not wait for; None where nothing moved."""
         return hidden_share(self.waited_seconds, self.moving_seconds)
@@ -65,7 +73,7 @@ def hidden_share(waited_seconds: float, moving_seconds: float) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(TopShares):
     """Means over all images of a source.
 
     Attributes:
@@ -77,13 +85,3 @@ class Evaluation:
     images: int
     loss: float
     metrics: Mapping[str, float]
-
-    @property
-    def top1(self) -> float | None:
-        """As in `StepResult`."""
-        return self.metrics.get("top1")
-
-    @property
-    def top5(self) -> float | None:
-        """As in `StepResult`."""
-        return self.metrics.get("top5")

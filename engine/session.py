@@ -113,7 +113,15 @@ class Session:
 
     @property
     def device(self) -> Device:
-        """The device; opens it with the whole budget as its arena on first use.
+        """The device, opened as `open_device` does where it is not yet open.
+
+        Raises:
+            BudgetError: the budget is more than what is free.
+        """
+        return self.open_device()
+
+    def open_device(self) -> Device:
+        """Open the device with the whole budget as its arena, and set the number of threads; once for all callers.
 
         Raises:
             BudgetError: the budget is more than what is free.
@@ -202,7 +210,7 @@ class Session:
         return self._make_problem(Mode.TRAINING, self.settings.input_shape[0])
 
     def _make_problem(self, mode: Mode, batch: int) -> Problem:
-        device = self.device  # sets the number of threads, which a kernel's workspace may depend on
+        device = self.open_device()  # sets the number of threads, which a kernel's workspace may depend on
         graph = lower(make_mode_graph(self.network, self.settings, mode, batch), self.backend)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         # Once there is state in the arena, nothing may be timed there any more.
@@ -219,15 +227,25 @@ class Session:
         else:
             costs = estimate(graph, self.backend)
         layout = lay_out_state(graph) if training_batch else self.state_layout
-        saved = self.saved_plan
-        own = device.own_tier is not None and find_link_use(self.settings.strategy) is LinkUse.OPTIONAL
-        spills = self.settings.may_spill or own or (saved is not None and saved.plan.outside_bytes)
-        if spills and (mode is Mode.TRAINING or layout.outside):
+        if self._needs_link(mode, device, layout):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
             load = BackgroundLoad(graph, costs, self.backend, here)
             costs = replace(costs, link=self._spill.find_link(device, load))
         most = self._spill.find_limit(device)
         return Problem(graph, costs, self.settings.kernels, layout, not training_batch, most)
+
+    def _needs_link(self, mode: Mode, device: Device, layout: StateLayout) -> bool:
+        """Whether a program may move tensors out of the arena or back, so that the link's speed must be known.
+
+        A training step may where the settings say so, where the strategy can use a place of the device's own, and
+        where a saved plan does. Evaluation and prediction do only where that is so and state lies outside.
+        """
+        if mode is not Mode.TRAINING and not layout.outside:
+            return False
+        saved = self.saved_plan
+        uses_own_tier = device.own_tier is not None and find_link_use(self.settings.strategy) is LinkUse.OPTIONAL
+        follows_transfers = saved is not None and saved.plan.outside_bytes > 0
+        return self.settings.may_spill or uses_own_tier or follows_transfers
 
     def _make_plan(self, mode: Mode, batch: int) -> Planned:
         problem = self._make_problem(mode, batch)

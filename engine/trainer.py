@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +18,19 @@ import numpy.typing as npt
 
 from ..layers.builder import Layer, forward_graph, require_layer
 from ..layers.losses.loss import Target, find_target
-from ..layers.modes import CORRECT, IMAGES, LABELS, LOSS, RANDOM_KEY, SCALARS
+from ..layers.modes import CORRECT, LOSS
 from ..layers.step_scalars import compute_scalars
-from ..memory.errors import CheckpointError, ConfigError, DataError
+from ..memory.errors import DataError
 from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import Plan
-from .checkpoints import folder as checkpoint
-from .checkpoints.compatibility import environment, identity, require_same_run, shorten
-from .data.checks import as_batch, as_images
+from .checkpoints.run import Progress, find_run, read_kernels, read_progress, read_state, save_run
+from .data.checks import as_batch
 from .data.sources import FromIterable, Source, require_count
+from .evaluation import evaluate_batches, predict_outputs
 from .interrupts import hold_back_interrupts
+from .learned_state import LearnedState
 from .learning_rate import LearningRate, find_rate, require_learning_rate
-from .programs import Mode, Planned
+from .programs import Mode, Planned, make_training_feeds
 from .results import Evaluation, StepResult, Watch, count_shares
 from .session import open_session
 from .settings import Choices, Settings, parse_path, require_known, take_earlier_name
@@ -90,15 +92,22 @@ class Trainer:
         require_known("Trainer", choices)
         if backend is not None:
             choices["device"] = take_earlier_name(backend, choices.get("device"))
-        self._store(
+        self.settings = Settings(input_shape=input_shape, **choices)
+        self.network = require_layer("Trainer", network)
+        rate = self.settings.optimizer.learning_rate if learning_rate is None else learning_rate
+        self.learning_rate: LearningRate = require_learning_rate(rate)
+        self.step = 0
+        self.epoch = 0
+        self.batch = 0
+        self._session = open_session(
             network,
-            Settings(input_shape=input_shape, **choices),
-            learning_rate=learning_rate,
-            cache=cache,
+            self.settings,
+            cache=None if cache is None else parse_path("cache", cache, "the name of a folder"),
             progress=progress,
-            plan=plan,
+            plan_file=None if plan is None else parse_path("plan", plan, "the name of a file"),
             make_tier=make_tier,
         )
+        self._learned = LearnedState(self._session)
 
     @classmethod
     def with_settings(cls, network: Layer, settings: Settings, **how: Any) -> Trainer:
@@ -110,38 +119,8 @@ class Trainer:
             **how: the arguments of `Trainer` that are no choice: `learning_rate`, `cache`, `progress`, `plan`,
                 `make_tier`.
         """
-        trainer = cls.__new__(cls)
-        trainer._store(network, settings, **how)
-        return trainer
-
-    def _store(
-        self,
-        network: Layer,
-        settings: Settings,
-        *,
-        learning_rate: LearningRate | None = None,
-        cache: Path | str | None = None,
-        progress: bool = False,
-        plan: Path | str | None = None,
-        make_tier: Callable[[int], Tier] | None = None,
-    ) -> None:
-        self.network = require_layer("Trainer", network)
-        self.settings = settings
-        rate = settings.optimizer.learning_rate if learning_rate is None else learning_rate
-        self.learning_rate: LearningRate = require_learning_rate(rate)
-        self.step = 0
-        self.epoch = 0
-        self.batch = 0
-        self._session = open_session(
-            network,
-            settings,
-            cache=None if cache is None else parse_path("cache", cache, "the name of a folder"),
-            progress=progress,
-            plan_file=None if plan is None else parse_path("plan", plan, "the name of a file"),
-            make_tier=make_tier,
-        )
-        self._state: State | None = None
-        self._lost = ""
+        choices: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(settings)}
+        return cls(network, **choices, **how)
 
     @property
     def planned(self) -> Planned:
@@ -183,14 +162,7 @@ class Trainer:
         Raises:
             ConfigError: the trainer was closed, or a step broke off: what it had learned is gone.
         """
-        if self._lost:
-            hint = "Save before closing; restore() goes on from a checkpoint."
-            raise ConfigError("trainer", "weights from first to last step", self._lost, hint)
-        if self._state is None:
-            planned, session = self._session.training, self._session
-            self._state = State(planned.graph, session.state_layout, session.backend, session.device, session.tier)
-            self._state.initialize(self.settings.seed)
-        return self._state
+        return self._learned.ensure()
 
     @cached_property
     def target(self) -> Target:
@@ -220,34 +192,31 @@ class Trainer:
             ConfigError: the learning rate or a step scalar of the optimizer makes no sense; nothing has changed then.
         """
         begin = time.perf_counter()
-        images, labels = self._check_batch(images, labels, self.batch)
-        scalars = compute_scalars(self.settings.optimizer, self.step + 1, self._find_rate())
-        _ = self.state
+        settings = self.settings
+        images, labels = as_batch(
+            images, labels, settings.input_shape, self.target, settings.dtype, position=self.batch
+        )
+        scalars = compute_scalars(settings.optimizer, self.step + 1, self._find_rate())
+        self._learned.ensure()
         _, executor = self._session.program(Mode.TRAINING, len(labels))
-        feeds = {
-            IMAGES: images,
-            LABELS: labels,
-            SCALARS: scalars,
-            RANDOM_KEY: np.array([self.settings.seed, self.step], np.int64),
-        }
+        feeds = make_training_feeds(images, labels, scalars, settings.seed, self.step)
         before = self._session.traffic
         with hold_back_interrupts():
-            self._lost = f"step {self.step + 1} that broke off halfway"
-            outputs = executor.run(feeds, watch)
-            self._lost = ""
+            with self._learned.change(f"step {self.step + 1} that broke off halfway"):
+                outputs = executor.run(feeds, watch)
             self.step += 1
             self.batch += 1
         moved = self._session.traffic.since(before)
         return StepResult(
-            self.step,
-            self.epoch,
-            len(labels),
-            float(outputs[LOSS][0]),
-            count_shares(self.settings.loss.metrics, outputs.get(CORRECT, ()), len(labels)),
-            time.perf_counter() - begin,
-            moved.nbytes,
-            moved.seconds,
-            executor.waited_seconds,
+            step=self.step,
+            epoch=self.epoch,
+            images=len(labels),
+            loss=float(outputs[LOSS][0]),
+            metrics=count_shares(settings.loss.metrics, outputs.get(CORRECT, ()), len(labels)),
+            seconds=time.perf_counter() - begin,
+            moved_bytes=moved.nbytes,
+            moving_seconds=moved.seconds,
+            waited_seconds=executor.waited_seconds,
         )
 
     def _find_rate(self) -> float:
@@ -298,18 +267,8 @@ class Trainer:
             DataError: there is no batch, or one does not fit.
         """
         source = batches if isinstance(batches, Source) else FromIterable(batches)
-        _ = self.state
-        metrics = self.settings.loss.metrics
-        images_seen, loss, counts = 0, 0.0, np.zeros(len(metrics), np.int64)
-        for position, (images, labels) in enumerate(source.epoch(0, 0)):
-            images, labels = self._check_batch(images, labels, position)
-            for outputs, count in self._session.run_in_parts(Mode.EVALUATION, {IMAGES: images, LABELS: labels}):
-                images_seen += count
-                loss += float(outputs[LOSS][0]) * count
-                counts += outputs.get(CORRECT, 0)
-        if not images_seen:
-            raise DataError("evaluate", "at least one batch", "none")
-        return Evaluation(images_seen, loss / images_seen, count_shares(metrics, counts, images_seen))
+        self._learned.ensure()
+        return evaluate_batches(self._session, self.target, source)
 
     def predict(self, images: Array) -> Array:
         """Return the outputs for any number of images, such as (n, classes) before softmax: `argmax(1)` is the class.
@@ -319,20 +278,8 @@ class Trainer:
         """
         if not isinstance(images, np.ndarray) or not images.ndim:
             raise DataError("predict", "a numpy array of images", f"a {type(images).__name__}", "Use numpy.asarray.")
-        _ = self.state
-        settings, parts = self.settings, list[Array]()
-        size = settings.input_shape[0]
-        for start in range(0, len(images), size):
-            part = as_images(images[start : start + size], settings.input_shape, settings.dtype, start // size)
-            for outputs, _count in self._session.run_in_parts(Mode.PREDICTION, {IMAGES: part}):
-                parts.extend(outputs.values())
-        if not parts:
-            raise DataError("predict", "at least one image", "none")
-        return np.concatenate(parts)
-
-    def _check_batch(self, images: Array, labels: Array, position: int) -> tuple[Array, Array]:
-        settings = self.settings
-        return as_batch(images, labels, settings.input_shape, self.target, settings.dtype, position=position)
+        self._learned.ensure()
+        return predict_outputs(self._session, images)
 
     def save(self, folder: Path | str, keep: int = 2) -> Path:
         """Write a checkpoint with everything that training needs to go on to the bit.
@@ -346,20 +293,9 @@ class Trainer:
         Raises:
             CheckpointError: it could not be written; earlier ones are unharmed.
         """
-        state = self.state
-        arrays = ((name, t.shape, t.dtype, state.pieces(name)) for name, t in state.tensors.items())
-        return checkpoint.save(Path(folder), self.step, self._make_header(), arrays, keep=keep)
-
-    def _make_header(self) -> dict[str, Any]:
-        return {
-            **shorten(identity(self.network, self.settings)),
-            **environment(self._session),
-            "step": self.step,
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "learning_rate": None if callable(self.learning_rate) else self._find_rate(),
-            "kernels": {key: list(names) for key, names in self._session.list_kernels().items()},
-        }
+        state = self._learned.ensure()
+        rate = None if callable(self.learning_rate) else self._find_rate()
+        return save_run(Path(folder), self._session, state, Progress(self.step, self.epoch, self.batch, rate), keep)
 
     def restore(self, folder: Path | str) -> bool:
         """Go on from the newest whole checkpoint in `folder`; False when there is none at all.
@@ -370,35 +306,27 @@ class Trainer:
         Raises:
             CheckpointError: all are damaged, or the newest whole one belongs to another network or run.
         """
-        found, damaged = checkpoint.find_newest(Path(folder))
+        found = find_run(Path(folder), self._session)
         if found is None:
-            if damaged:
-                found_there = f"{len(damaged)} damaged, the newest {damaged[0].where}"
-                raise CheckpointError(str(folder), "a whole checkpoint", found_there, "Start in a new folder.")
             return False
-        around = environment(self._session)
-        require_same_run(found.path, found.header, identity(self.network, self.settings), around)
         self.close()  # plans made so far may have chosen other kernels
-        self._session.known_kernels = {k: tuple(names) for k, names in found.header["kernels"].items()}
-        self._lost = ""
+        self._session.known_kernels = read_kernels(found)
+        self._learned.renew()
         try:
-            state = self.state
-            for name in found.entries:
-                state.write_pieces(name, found.pieces(name, state.rows(name)))
+            read_state(found, self._learned.ensure())
         except BaseException:
             self.close()
-            self._lost = "a checkpoint that was read halfway"
+            self._learned.lose("a checkpoint that was read halfway")
             raise
-        self.step, self.epoch, self.batch = (int(found.header[k]) for k in ("step", "epoch", "batch"))
-        if found.header["learning_rate"] is not None and not callable(self.learning_rate):
-            self.learning_rate = float(found.header["learning_rate"])
+        progress = read_progress(found)
+        self.step, self.epoch, self.batch = progress.step, progress.epoch, progress.batch
+        if progress.learning_rate is not None and not callable(self.learning_rate):
+            self.learning_rate = progress.learning_rate
         return True
 
     def close(self) -> None:
         """Give all memory back; weights that were not saved are gone. May be called twice."""
-        if self._state is not None:
-            self._lost = "those of a closed trainer"
-        self._state = None
+        self._learned.forget()
         self._session.close()
 
     def __enter__(self) -> Trainer:

@@ -5,7 +5,9 @@
 - `operations` says what a kind of operation declares, and `kinds` lists all of them.
 - `graph` is the graph as plain data, `assembly` collects one, and `builder` builds the forward graph from layers.
 - `pool_first` and `slabs` rewrite forward graphs; `modes` turns them into graphs for training, evaluation and
-  prediction, with `loss` and `optimizer`.
+  prediction.
+- `losses` and `optimizers` say what is asked of a loss and of an optimizer, and hold those of the package;
+  `step_scalars` is the tensor of numbers that change from step to step.
 - `initializers` gives parameters their first values.
 
 Nothing here computes a network or plans its memory.

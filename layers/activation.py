@@ -14,15 +14,18 @@ def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> S
     return builder.emit(f"{op.kind}_backward", (op.outputs[0], gradients[0]), op.inputs, op.attrs)
 
 
-RELU, SIGMOID, TANH = (
-    OpKind(name, same_as_first, _backward, inplace=((0, 0),), flat=name == "relu")
-    for name in ("relu", "sigmoid", "tanh")
-)
+# ReLU alone is flat, which asks that zeros stay zeros: sigmoid(0) is 1/2. tanh(0) is 0, so that tanh could be declared
+# flat too; it is not, as oneDNN would then run it in blocked layouts, and plans that were saved would no longer fit.
+RELU = OpKind("relu", same_as_first, _backward, inplace=((0, 0),), flat=True)
+SIGMOID = OpKind("sigmoid", same_as_first, _backward, inplace=((0, 0),))
+TANH = OpKind("tanh", same_as_first, _backward, inplace=((0, 0),))
 KINDS = (
     RELU,
     SIGMOID,
     TANH,
-    *(OpKind(f"{kind.name}_backward", inplace=((0, 1), (0, 0)), flat=kind.flat) for kind in (RELU, SIGMOID, TANH)),
+    OpKind("relu_backward", inplace=((0, 1), (0, 0)), flat=True),
+    OpKind("sigmoid_backward", inplace=((0, 1), (0, 0))),
+    OpKind("tanh_backward", inplace=((0, 1), (0, 0))),
 )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from ..memory.errors import ConfigError
 from .builder import GraphBuilder, Layer
-from .graph import Op, TensorSpec
+from .graph import TensorSpec
 from .initializers import Constant, He, Initializer
-from .operations import Attrs, BackwardBuilder, OpKind, ShapeRule, Specs
+from .operations import Attrs, OpKind, ShapeRule, Specs, append_weighted_gradients
 
 Pair = int | tuple[int, int]
 
@@ -69,15 +68,7 @@ def _weights_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
     return 2.0 * math.prod(dy.shape) * math.prod(dw.shape[1:])
 
 
-def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> Sequence[int | None]:
-    x, weight, *bias = op.inputs
-    (dy,) = gradients
-    of_weights = builder.emit("conv2d_backward_weights", (x, dy), (weight, *bias), op.attrs)
-    dx = builder.emit("conv2d_backward_data", (dy, weight), (x,), op.attrs)[0] if builder.needs_gradient(x) else None
-    return (dx, *of_weights)
-
-
-CONV2D = OpKind("conv2d", _shapes, _backward, flops=_flops, heavy=True)
+CONV2D = OpKind("conv2d", _shapes, append_weighted_gradients, flops=_flops, heavy=True)
 KINDS = (
     CONV2D,
     OpKind("conv2d_backward_data", flops=_data_flops, heavy=True),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from ..memory.errors import ConfigError, ShapeError
 from .builder import GraphBuilder, Layer
-from .graph import Op, TensorSpec
+from .graph import TensorSpec
 from .initializers import Constant, Initializer, Uniform
-from .operations import Attrs, BackwardBuilder, OpKind, Specs
+from .operations import Attrs, OpKind, Specs, append_weighted_gradients
 
 
 def _shapes(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -30,15 +29,7 @@ def _weights_flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
     return 2.0 * inputs[0].shape[0] * math.prod(outputs[0].shape)
 
 
-def _backward(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> Sequence[int | None]:
-    x, weight, *bias = op.inputs
-    (dy,) = gradients
-    of_weights = builder.emit("linear_backward_weights", (x, dy), (weight, *bias), op.attrs)
-    dx = builder.emit("linear_backward_data", (dy, weight), (x,), op.attrs)[0] if builder.needs_gradient(x) else None
-    return (dx, *of_weights)
-
-
-LINEAR = OpKind("linear", _shapes, _backward, flops=_flops, heavy=True)
+LINEAR = OpKind("linear", _shapes, append_weighted_gradients, flops=_flops, heavy=True)
 KINDS = (
     LINEAR,
     OpKind("linear_backward_data", flops=_data_flops, heavy=True),

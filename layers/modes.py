@@ -31,7 +31,7 @@ IMAGES, LABELS, SCALARS, RANDOM_KEY, LOSS, CORRECT = "images", "labels", "scalar
 """Names of the tensors that the host writes and reads; `labels` is the target of any loss."""
 
 
-class _Mode:
+class _ForwardRewriter:
     """Rewrites the forward operations into a new graph."""
 
     def __init__(self, forward: Graph, training: bool) -> None:
@@ -71,15 +71,15 @@ class _Mode:
         """Append all forward operations; return the logits."""
         for op in self.forward.ops:
             kind = kind_of(op)
-            mode = kind.training if self._training else kind.evaluation
+            rewrite = kind.training if self._training else kind.evaluation
             inputs = tuple(self._map[t] for t in op.inputs)
-            if mode is None:
+            if rewrite is None:
                 specs = {str(i) if i else "": self.forward.tensors[t].spec for i, t in enumerate(op.outputs)}
                 made = self.emit(op.kind, op, inputs, specs, op.attrs)
                 self._map.update(zip(op.outputs, made, strict=True))
             else:
                 try:
-                    self._map[op.outputs[0]] = mode(self, op, inputs)
+                    self._map[op.outputs[0]] = rewrite(self, op, inputs)
                 except ShapeRule as rule:
                     raise ShapeError(f"{op.name} ({op.kind})", rule.expected, rule.actual, rule.hint) from None
         return self._map[self.forward.outputs[0]]
@@ -261,21 +261,21 @@ def training_graph(forward: Graph, optimizer: Optimizer, loss: Loss = CROSS_ENTR
         ShapeError: the network's output does not fit the loss, or a batch norm sees one value per channel.
         GraphError: a layer does not reach the loss, or what the loss makes has shapes that no loss may have.
     """
-    mode = _Mode(forward, training=True)
-    op = mode.append_loss(loss, mode.rewrite())
-    backward = _Backward(mode.assembly, optimizer)
-    forward_ops = [op for op in mode.assembly.ops if op.phase is Phase.FORWARD]
+    rewriter = _ForwardRewriter(forward, training=True)
+    op = rewriter.append_loss(loss, rewriter.rewrite())
+    backward = _Backward(rewriter.assembly, optimizer)
+    forward_ops = [op for op in rewriter.assembly.ops if op.phase is Phase.FORWARD]
     backward.append_loss_gradient(loss, op)
     for forward_op in reversed(forward_ops):
         backward.append_gradient(forward_op)
-    return mode.assembly.graph(_find_metrics(mode.assembly, op), forward.layers + 1)
+    return rewriter.assembly.graph(_find_metrics(rewriter.assembly, op), forward.layers + 1)
 
 
 def evaluation_graph(forward: Graph, loss: Loss = CROSS_ENTROPY) -> Graph:
     """The graph that computes loss and counts with running statistics and without dropout."""
-    mode = _Mode(forward, training=False)
-    op = mode.append_loss(loss, mode.rewrite())
-    return mode.assembly.graph(_find_metrics(mode.assembly, op), forward.layers + 1)
+    rewriter = _ForwardRewriter(forward, training=False)
+    op = rewriter.append_loss(loss, rewriter.rewrite())
+    return rewriter.assembly.graph(_find_metrics(rewriter.assembly, op), forward.layers + 1)
 
 
 def _find_metrics(assembly: Assembly, op: Op) -> tuple[int, ...]:
@@ -285,5 +285,5 @@ def _find_metrics(assembly: Assembly, op: Op) -> tuple[int, ...]:
 
 def prediction_graph(forward: Graph) -> Graph:
     """The graph that computes the network's output with running statistics and without dropout."""
-    mode = _Mode(forward, training=False)
-    return mode.assembly.graph((mode.rewrite(),), forward.layers)
+    rewriter = _ForwardRewriter(forward, training=False)
+    return rewriter.assembly.graph((rewriter.rewrite(),), forward.layers)

@@ -65,7 +65,7 @@ class ModeBuilder(Protocol):
         """The tensor that holds the random seed and the step number."""
 
 
-Mode = Callable[[ModeBuilder, Op, tuple[int, ...]], int]
+Rewrite = Callable[[ModeBuilder, Op, tuple[int, ...]], int]
 """From the builder, a forward operation and its inputs in the new graph to the tensor that replaces its output."""
 
 Backward = Callable[[BackwardBuilder, Op, tuple[int, ...]], Sequence[int | None]]
@@ -80,6 +80,20 @@ def elementwise(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
 def same_as_first(inputs: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     """Shape rule of an operation that keeps the shape of its first input."""
     return (inputs[0],)
+
+
+def append_weighted_gradients(builder: BackwardBuilder, op: Op, gradients: tuple[int, ...]) -> tuple[int | None, ...]:
+    """Gradient rule of an operation (x, weight[, bias]) → y that is a product of x and weight, plus the bias.
+
+    Its kind has two others beside it, named after it: `…_backward_weights` makes the gradients of weight and bias from
+    x and dy, and `…_backward_data` that of x from dy and weight, where it is needed.
+    """
+    x, weight, *bias = op.inputs
+    (dy,) = gradients
+    of_weights = builder.emit(f"{op.kind}_backward_weights", (x, dy), (weight, *bias), op.attrs)
+    if not builder.needs_gradient(x):
+        return (None, *of_weights)
+    return (*builder.emit(f"{op.kind}_backward_data", (dy, weight), (x,), op.attrs), *of_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +128,8 @@ class OpKind:
     name: str
     shapes: Shapes | None = None
     backward: Backward | None = None
-    training: Mode | None = None
-    evaluation: Mode | None = None
+    training: Rewrite | None = None
+    evaluation: Rewrite | None = None
     flops: Flops = elementwise
     inplace: tuple[tuple[int, int], ...] = ()
     kept: tuple[int, ...] = ()

@@ -20,7 +20,10 @@ LEARNING_RATE, LOSS_SCALE, FIRST_OWN = 0, 1, 2
 
 
 def specify_scalars(optimizer: Optimizer) -> TensorSpec:
-    """Shape and type of the tensor `scalars` for training with an optimizer."""
+    """Return shape and type of the tensor that holds a step's learning rate, loss scale and optimizer's own numbers.
+
+    It is a vector of float64, with one element for each number that the optimizer computes for a step beside these two.
+    """
     return TensorSpec((FIRST_OWN + len(_names(optimizer)),), "float64")
 
 

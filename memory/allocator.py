@@ -243,6 +243,8 @@ class HeapPool:
 def replay(trace: Iterable[TraceEvent], capacity_bytes: int | None = None, alignment: int = 64) -> HeapStatistics:
     """Run a trace of `("allocate", id, nbytes)` and `("free", id)` through a fresh pool; return its last statistics.
 
+    It is public for whoever wants to know what memory a heap would need where a plan places tensors itself.
+
     Raises:
         BudgetError: the trace does not fit `capacity_bytes`.
         PlanError: an event is malformed, frees twice, or allocates a live id.

@@ -30,7 +30,7 @@ from ..memory.process.available import free_memory
 from ..memory.process.limit import MemoryLimit, memory_limit
 from ..memory.sizes import format_size
 from ..options.limit import add_limit_argument, read_limit
-from ..options.network import NetworkChoice, add_network_arguments, choose
+from ..options.network import NetworkSetup, add_network_arguments, choose_network
 from ..options.settings import require_computing
 
 SUMMARY = "train side by side with PyTorch under the same limit on memory"
@@ -76,14 +76,14 @@ class Conditions:
 def run(options: argparse.Namespace) -> int:
     """Compare and report; status 1 when Bathyal does not fit, a side fails, or the losses differ."""
     names = _list_sides(options)
-    choice = choose(options)
+    setup = choose_network(options)
     require_torch()
-    with open_sides(names, options, choice.settings) as (opened, conditions):
+    with open_sides(names, options, setup.settings) as (opened, conditions):
         if conditions.enforced:
             read_libraries()
         take_steps(opened, options.steps, conditions.interleaved)
-    rows = [summarize_side(side, opened[0], choice) for side in opened]
-    document = summarize_comparison(rows, choice, conditions, options.steps)
+    rows = [summarize_side(side, opened[0], setup) for side in opened]
+    document = summarize_comparison(rows, setup, conditions, options.steps)
     if options.json:
         for line in (*rows, document):
             print(json.dumps(line), flush=True)
@@ -152,9 +152,9 @@ def take_steps(opened: Sequence[SideProcess], steps: int, interleaved: bool) -> 
                 side.end()
 
 
-def summarize_side(side: SideProcess, ours: SideProcess, choice: NetworkChoice) -> dict[str, Any]:
+def summarize_side(side: SideProcess, ours: SideProcess, setup: NetworkSetup) -> dict[str, Any]:
     """Return one side in numbers, for machines."""
-    seconds, batch = side.seconds_per_step, choice.settings.input_shape[0]
+    seconds, batch = side.seconds_per_step, setup.settings.input_shape[0]
     document: dict[str, Any] = {
         "side": side.name,
         "fits": side.fits,
@@ -171,18 +171,18 @@ def summarize_side(side: SideProcess, ours: SideProcess, choice: NetworkChoice) 
     if side is not ours and side.losses and ours.losses:
         first, reference = ours.losses[0], side.losses[0]
         document["loss_difference"] = abs(first - reference) / max(abs(reference), sys.float_info.min)
-        document["losses_agree"] = document["loss_difference"] <= TOLERANCE[choice.settings.dtype]
+        document["losses_agree"] = document["loss_difference"] <= TOLERANCE[setup.settings.dtype]
     if side is not ours and seconds and ours.seconds_per_step:
         document["ratio"] = ours.seconds_per_step / seconds
     return document
 
 
 def summarize_comparison(
-    rows: Sequence[Mapping[str, Any]], choice: NetworkChoice, conditions: Conditions, steps: int
+    rows: Sequence[Mapping[str, Any]], setup: NetworkSetup, conditions: Conditions, steps: int
 ) -> dict[str, Any]:
     """Return the whole comparison in numbers, for machines."""
-    settings = choice.settings
-    graph = forward_graph(choice.network, settings.input_shape, settings.dtype)
+    settings = setup.settings
+    graph = forward_graph(setup.network, settings.input_shape, settings.dtype)
     compared = {r["side"]: r for r in rows if r["side"] != OURS}
     agree = [r["losses_agree"] for r in compared.values() if r["losses_agree"] is not None]
     return {

@@ -15,7 +15,7 @@ from ..engine.session import open_session
 from ..memory.errors import ConfigError
 from ..memory.sizes import format_size
 from ..options.arguments import parse_file_name
-from ..options.network import NetworkChoice, add_network_arguments, choose
+from ..options.network import NetworkSetup, add_network_arguments, choose_network
 from ..pictures import curve as curve_picture
 from ..pictures import picture
 from ..reports.plan import describe_network
@@ -53,13 +53,13 @@ def run(options: argparse.Namespace) -> int:
     strategies = list(dict.fromkeys(parse_strategy(name.strip()) for name in asked.split(",")))
     if options.plot is not None:
         picture.require_drawing(options.plot)
-    choice = choose(options)
-    problem = _make_problem(choice)
+    setup = choose_network(options)
+    problem = _make_problem(setup)
     for strategy in strategies:
         require_link(problem, strategy)
     seconds = sum(problem.costs.fastest_seconds(op.id) for op in problem.graph.ops)
     if not options.json:
-        print(describe_network(choice, problem.graph))
+        print(describe_network(setup, problem.graph))
         print(
             f"{'strategy':<14}{'budget':>12}{'peak':>12}{'seconds':>11}{'ratio':>8}{'over bound':>12}{'repeated':>10}"
         )
@@ -74,16 +74,16 @@ def run(options: argparse.Namespace) -> int:
             bar.update()
     if options.plot is not None:
         graph = problem.graph
-        shape = "×".join(map(str, choice.settings.input_shape))
+        shape = "×".join(map(str, setup.settings.input_shape))
         picture.write(curve_picture.draw(f"{graph.name}, batch {shape}", points, seconds), options.plot)
     return 0
 
 
-def _make_problem(choice: NetworkChoice) -> Problem:
+def _make_problem(setup: NetworkSetup) -> Problem:
     """Say what there is to plan: by arithmetic without memory, or with kernels measured in what is free."""
-    if not choice.settings.measures_costs:
-        return make_problem_without_memory(choice.network, choice.settings)[0]
-    with open_session(choice.network, choice.settings, progress=sys.stderr.isatty()) as session:
+    if not setup.settings.measures_costs:
+        return make_problem_without_memory(setup.network, setup.settings)[0]
+    with open_session(setup.network, setup.settings, progress=sys.stderr.isatty()) as session:
         return session.problem
 
 

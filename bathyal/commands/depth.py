@@ -37,7 +37,7 @@ from ..memory.tiers.spill_folder import check_spill_folder, default_spill_folder
 from ..models.resnet import depth
 from ..options.deep import add_deep_arguments, build_network, make_training_options
 from ..options.limit import read_limit
-from ..options.network import choose
+from ..options.network import choose_network
 from ..options.settings import require_computing, write_setting_arguments
 
 SUMMARY = "find the deepest network that trains within a limit on memory"
@@ -173,7 +173,7 @@ def _search_ours(options: argparse.Namespace, limit_bytes: int) -> dict[str, Any
     rest = limit_bytes - max(LEAST_PROCESS_BYTES, limit_bytes // PROCESS_SHARE)
     others = options.n1 + options.n2 + options.n4
     start = options.start or STARTS[OURS]
-    settings = choose(make_training_options(options, _list_blocks(options, start))).settings
+    settings = choose_network(make_training_options(options, _list_blocks(options, start))).settings
     memory_bytes = rest if settings.memory is None else settings.memory
     plans = _Plans(options, settings, memory_bytes, _find_disk_bytes(settings))
     n3 = search_deepest(plans.attempt, start, options.within, others=others)

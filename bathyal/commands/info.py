@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         f"memory: {format_size(document['free_bytes'])} free, "
         f"default budget {format_size(document['default_budget_bytes'])}"
     )
-    print("backends:")
+    print("devices:")
     for name, version in document["backends"].items():
         print(f"  {name:<12}{version}")
     print("strategies: " + ", ".join(document["strategies"]))

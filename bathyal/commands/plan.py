@@ -6,12 +6,11 @@ import argparse
 import json
 import sys
 
-from ..engine.planning.alone import plan_without_memory
+from ..engine.planning.alone import plan_alone, plan_without_memory
 from ..engine.programs import Mode, Planned, make_mode_graph
-from ..engine.session import open_session
 from ..memory.errors import BudgetError
 from ..options.arguments import parse_file_name
-from ..options.network import NetworkChoice, add_network_arguments, choose
+from ..options.network import NetworkSetup, add_network_arguments, choose_network
 from ..pictures import picture
 from ..pictures import plan as plan_picture
 from ..reports.plan import describe_network, summarize_plan
@@ -42,16 +41,16 @@ def run(options: argparse.Namespace) -> int:
     """Print the plan; status 1 when there is none within the budget."""
     if options.plot is not None:
         picture.require_drawing(options.plot)
-    choice = choose(options)
-    settings = choice.settings
+    setup = choose_network(options)
+    settings = setup.settings
     given = settings.memory
     budget = settings.make_backend().machine.default_budget() if given is None else given
     try:
-        planned = _make_plan(choice, budget)
+        planned = _make_plan(setup, budget)
     except BudgetError as error:
         if not error.least_bytes or not options.json:
             raise
-        graph = make_mode_graph(choice.network, settings, Mode.TRAINING, settings.input_shape[0])
+        graph = make_mode_graph(setup.network, settings, Mode.TRAINING, settings.input_shape[0])
         document = {"strategy": str(settings.strategy), "feasible": False, "budget_bytes": budget}
         document |= {"min_budget_bytes": error.least_bytes, "layers": graph.layers, "parameters": graph.parameters}
         print(json.dumps({**document, "ops": len(graph.ops), "message": str(error)}))
@@ -63,13 +62,12 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summarize_plan(planned)))
     else:
-        print(describe_network(choice, planned.graph))
+        print(describe_network(setup, planned.graph))
         print(planned.explain())
     return 0
 
 
-def _make_plan(choice: NetworkChoice, budget_bytes: int) -> Planned:
-    if not choice.settings.measures_costs:
-        return plan_without_memory(choice.network, choice.settings, budget_bytes)
-    with open_session(choice.network, choice.settings, progress=sys.stderr.isatty()) as session:
-        return session.training
+def _make_plan(setup: NetworkSetup, budget_bytes: int) -> Planned:
+    if not setup.settings.measures_costs:
+        return plan_without_memory(setup.network, setup.settings, budget_bytes)
+    return plan_alone(setup.network, setup.settings, budget_bytes, progress=sys.stderr.isatty())

@@ -29,7 +29,7 @@ from ..layers.container import Identity
 from ..layers.dropout import Dropout
 from ..memory.errors import BathyalError, BudgetError
 from ..memory.process.process_memory import resident_peak_bytes
-from ..options.network import NetworkChoice, choose
+from ..options.network import NetworkSetup, choose_network
 from .torch_step import TorchStep
 
 OURS = "bathyal"
@@ -65,15 +65,15 @@ def remove_dropout(layer: Layer) -> Layer:
     return made
 
 
-def open_side(side: str, choice: NetworkChoice) -> OpenedSide:
+def open_side(side: str, setup: NetworkSetup) -> OpenedSide:
     """Build the network of one side with its first values.
 
     Raises:
         BudgetError: our side has no plan within the budget.
         DeviceError: PyTorch is not installed.
     """
-    settings = choice.settings
-    network = remove_dropout(choice.network)
+    settings = setup.settings
+    network = remove_dropout(setup.network)
     if side == OURS:
         trainer = Trainer.with_settings(network, settings)
         facts = {"arena_bytes": trainer.plan.peak_bytes, "recomputed_ops": trainer.plan.recomputed_ops}
@@ -92,11 +92,11 @@ def serve(asked: TextIO, answers: TextIO) -> None:
 
     try:
         job = json.loads(asked.readline())
-        choice = choose(argparse.Namespace(**job["options"]))
-        opened = open_side(job["side"], choice)
-        batch, *shape = choice.settings.input_shape
-        images, labels = next(Synthetic(tuple(shape), choice.classes, batch, 1, choice.settings.seed).epoch(0))
-        images, labels = images.astype(choice.settings.dtype), labels.astype(np.int64)
+        setup = choose_network(argparse.Namespace(**job["options"]))
+        opened = open_side(job["side"], setup)
+        batch, *shape = setup.settings.input_shape
+        images, labels = next(Synthetic(tuple(shape), setup.classes, batch, 1, setup.settings.seed).epoch(0))
+        images, labels = images.astype(setup.settings.dtype), labels.astype(np.int64)
         answer({"ready": True, **opened.facts})
         for line in asked:
             if json.loads(line) == "end":

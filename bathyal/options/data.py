@@ -10,7 +10,7 @@ from ..engine.data.image_folder import ImageFolder
 from ..engine.data.sources import Source
 from ..engine.data.synthetic import Synthetic, digits
 from ..memory.errors import ConfigError, DataError
-from .network import DEFAULT_BATCH, NetworkChoice, choose
+from .network import DEFAULT_BATCH, NetworkSetup, choose_network
 
 SYNTHETIC_BATCHES = 16
 SYNTHETIC_CLASSES = 10
@@ -24,7 +24,7 @@ class Data:
 
     train: Source
     held_out: Source | None
-    choice: NetworkChoice
+    setup: NetworkSetup
 
 
 def load_data(options: argparse.Namespace) -> Data:
@@ -42,14 +42,12 @@ def load_data(options: argparse.Namespace) -> Data:
         if options.image not in (None, DIGITS_SIDE):
             raise ConfigError("--image", f"{DIGITS_SIDE}, the side of the digits", str(options.image))
         train, held_out = digits(batch, options.seed)
-        _set_classes(options, DIGITS_CLASSES)
-        return Data(train, held_out, choose(options, channels=1, image=DIGITS_SIDE))
+        classes = _count_classes(options, DIGITS_CLASSES)
+        return Data(train, held_out, choose_network(options, channels=1, image=DIGITS_SIDE, classes=classes))
     if options.data == "synthetic":
-        if options.classes is None:
-            options.classes = SYNTHETIC_CLASSES
-        choice = choose(options)
-        shape = choice.settings.input_shape[1:]
-        return Data(Synthetic(shape, choice.classes, batch, SYNTHETIC_BATCHES, options.seed), None, choice)
+        setup = choose_network(options, classes=SYNTHETIC_CLASSES if options.classes is None else options.classes)
+        shape = setup.settings.input_shape[1:]
+        return Data(Synthetic(shape, setup.classes, batch, SYNTHETIC_BATCHES, options.seed), None, setup)
     return _load_folder(options, batch)
 
 
@@ -57,7 +55,7 @@ def _load_folder(options: argparse.Namespace, batch: int) -> Data:
     root = Path(options.data)
     split = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
     split = split if (root / "train").is_dir() else None
-    size = choose(options).settings.input_shape[2]
+    size = choose_network(options).settings.input_shape[2]
     train = ImageFolder(root / "train" if split else root, size, batch, seed=options.seed, augment=options.augment)
     if len(train.classes) < 2:
         hint = "Give the folder whose sub-folders are the classes, or one with both train/ and val/ in it."
@@ -71,13 +69,19 @@ def _load_folder(options: argparse.Namespace, batch: int) -> Data:
             f"the {len(train.classes)} classes of {train.root}",
             f"{len(held_out.classes)}; {differing[0]!r} is in one of them alone",
         )
-    _set_classes(options, len(train.classes))
-    return Data(train, held_out, choose(options, channels=3, image=size))
+    classes = _count_classes(options, len(train.classes))
+    return Data(train, held_out, choose_network(options, channels=3, image=size, classes=classes))
 
 
-def _set_classes(options: argparse.Namespace, found: int) -> None:
-    """Take the number of classes from the data where the user gives none."""
+def _count_classes(options: argparse.Namespace, found: int) -> int:
+    """Return the number of classes of the network: what the user gives, else what the data have.
+
+    Raises:
+        ConfigError: the data have more than the user gives.
+    """
     if options.classes is None:
-        options.classes = found
-    elif 0 < options.classes < found:
-        raise ConfigError("--classes", f"at least {found}, as the data have", str(options.classes))
+        return found
+    given = int(options.classes)
+    if 0 < given < found:
+        raise ConfigError("--classes", f"at least {found}, as the data have", str(given))
+    return given

@@ -17,7 +17,7 @@ DEFAULT_BATCH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkChoice:
+class NetworkSetup:
     """A network and how it is to be run."""
 
     network: Layer
@@ -42,13 +42,20 @@ def add_network_arguments(command: argparse.ArgumentParser, *, leave_out: Collec
     add_json_argument(command)
 
 
-def choose(options: argparse.Namespace, channels: int | None = None, image: int | None = None) -> NetworkChoice:
+def choose_network(
+    options: argparse.Namespace,
+    *,
+    channels: int | None = None,
+    image: int | None = None,
+    classes: int | None = None,
+) -> NetworkSetup:
     """Build what the options name.
 
     Args:
         options: of the command line.
         channels: of the data, where the data say; else the network's usual.
         image: side of the data's images, where the data say; else the option or the network's usual.
+        classes: number of classes, where the data say; else the option or the network's usual.
 
     Raises:
         ConfigError: an unknown network, or a number that makes no sense.
@@ -56,11 +63,12 @@ def choose(options: argparse.Namespace, channels: int | None = None, image: int 
     entry = find_model(options.model)
     side = options.image if image is None else image
     side = entry.variants.get(options.variant, entry.image_side) if side is None else side
-    classes = entry.classes if options.classes is None else options.classes
+    classes = options.classes if classes is None else classes
+    classes = entry.classes if classes is None else classes
     batch = DEFAULT_BATCH if options.batch is None else options.batch
     for name, value in (("--batch", batch), ("--image", side), ("--classes", classes)):
         if value < 1:
             raise ConfigError(name, "a whole number of at least 1", str(value))
     network = build_model(options.model, classes, options.variant)
     settings = read_settings(options, (batch, channels or entry.channels, side, side))
-    return NetworkChoice(network, settings, classes)
+    return NetworkSetup(network, settings, classes)

@@ -7,17 +7,17 @@ from typing import Any
 from ..engine.programs import Planned
 from ..layers.graph import Graph
 from ..memory.sizes import format_size
-from ..options.network import NetworkChoice
+from ..options.network import NetworkSetup
 from ..scheduler.layout.lifetimes import aligned_size
 from ..scheduler.plan.simulate import simulate
 
 
-def describe_network(choice: NetworkChoice, graph: Graph) -> str:
+def describe_network(setup: NetworkSetup, graph: Graph) -> str:
     """Return one line on the network that is planned; `graph` is lowered."""
-    shape = "×".join(str(n) for n in choice.settings.input_shape)
+    shape = "×".join(str(n) for n in setup.settings.input_shape)
     return (
         f"{graph.name}: {graph.layers} layers, {graph.parameters / 1e6:.2f} M parameters, "
-        f"state {format_size(graph.state_bytes)}, batch {shape} {choice.settings.dtype}, "
+        f"state {format_size(graph.state_bytes)}, batch {shape} {setup.settings.dtype}, "
         f"{len(graph.ops)} operations a step"
     )
 

@@ -55,8 +55,8 @@ def carry_out(options: argparse.Namespace) -> Trained:
     check_training_options(options)
     data = load_data(options)
     trainer = Trainer.with_settings(
-        data.choice.network,
-        data.choice.settings,
+        data.setup.network,
+        data.setup.settings,
         learning_rate=make_schedule(options, data.train),
         progress=sys.stderr.isatty(),
         plan=options.plan,
@@ -67,7 +67,7 @@ def carry_out(options: argparse.Namespace) -> Trained:
         if options.checkpoint is not None:
             checkpoint.prepare(options.checkpoint)
         if not options.json:
-            print(describe_network(data.choice, planned.graph))
+            print(describe_network(data.setup, planned.graph))
             print(planned.explain().split("\n", 1)[0], flush=True)
         results = train_and_save(options, trainer, data.train, stopped)
         evaluation = trainer.evaluate(data.held_out) if data.held_out is not None and not stopped() else None

@@ -29,8 +29,8 @@ FIRST_LOSS: Mapping[str, Any] = MappingProxyType({"kind": CrossEntropy.kind})
 """The loss of a header that names none."""
 
 
-def identity(network: Layer, settings: Settings) -> dict[str, Any]:
-    """What must be equal for a checkpoint to belong to this run; what says most to people first."""
+def describe_identity(network: Layer, settings: Settings) -> dict[str, Any]:
+    """Return what must be equal for a checkpoint to belong to this run; what says most to people comes first."""
     graph = forward_graph(network, settings.input_shape, settings.dtype)
     optimizer, loss = settings.optimizer, settings.loss
     found = {
@@ -48,7 +48,7 @@ def identity(network: Layer, settings: Settings) -> dict[str, Any]:
 
 
 def shorten(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity of a run as headers hold it: without the kind where it is SGD's, without the loss of old ones."""
+    """Return the identity of a run as headers hold it: without a kind that is SGD's, without the loss of old ones."""
     header = dict(identity)
     if header["loss"] == FIRST_LOSS:
         del header["loss"]
@@ -58,7 +58,7 @@ def shorten(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete(header: Mapping[str, Any]) -> dict[str, Any]:
-    """A header with what `shorten` leaves out, and what headers did not hold at first."""
+    """Return a header with what `shorten` leaves out, and what headers did not hold at first."""
     optimizer = header.get("optimizer")
     if isinstance(optimizer, dict) and "kind" not in optimizer:
         slots = ["momentum"] if optimizer.get("momentum") else []
@@ -66,9 +66,9 @@ def complete(header: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": FIRST_LOSS, **header, "optimizer": optimizer}
 
 
-def environment(session: Session) -> dict[str, Any]:
-    """What must be equal for training to go on to the bit."""
-    _ = session.device  # sets the number of threads, which the version of some libraries names
+def describe_environment(session: Session) -> dict[str, Any]:
+    """Return what must be equal for training to go on to the bit."""
+    session.open_device()  # sets the number of threads, which the version of some libraries names
     return {
         "backend": session.backend.name,
         "version": session.backend.version(),

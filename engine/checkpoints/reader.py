@@ -87,22 +87,6 @@ class Checkpoint:
             if make_digest(view).digest() != entry.digest:
                 raise make_damage_error(self.path, f"the stored digest of array {name!r}", "another one")
 
-    def chunks(self, name: str, nbytes: int = _CHUNK) -> Iterator[bytes]:
-        """Yield the bytes of an array in pieces of at most `nbytes`; their digest is checked after the last one.
-
-        Raises:
-            CheckpointError: no such array, or a damaged file.
-        """
-        entry = self._entry(name)
-        with _open_file(self.path) as file:
-            reader = _Reader(file, self.path, entry.offset)
-            digest = make_digest()
-            for piece in reader.pieces(entry.nbytes, f"array {name!r}", nbytes):
-                digest.update(piece)
-                yield piece
-        if digest.digest() != entry.digest:
-            raise make_damage_error(self.path, f"the stored digest of array {name!r}", "another one")
-
     def pieces(self, name: str, rows: Sequence[int]) -> Iterator[npt.NDArray[Any]]:
         """Yield an array in consecutive pieces of so many rows; its digest is checked after the last one.
 
@@ -267,7 +251,8 @@ def _read_record(reader: _Reader, index: int, verify: bool) -> ArrayEntry | None
         digest = make_digest()
         for piece in reader.pieces(nbytes, stored_as):
             digest.update(piece)
-        reader.check(found := digest.digest(), stored_as)
+        found = digest.digest()
+        reader.check(found, stored_as)
     else:
         reader.skip(nbytes, stored_as)
         found = reader.take(DIGEST, f"the digest of {stored_as}")

@@ -86,6 +86,7 @@ class ImageFolder:
         root: str | os.PathLike[str],
         size: int | tuple[int, int],
         batch: int,
+        *,
         shuffle: bool = True,
         seed: int = 0,
         workers: int = 2,
@@ -127,7 +128,10 @@ class ImageFolder:
 
     @property
     def queue_bytes(self) -> int:
-        """Bytes of all batches that can be in memory at once: `ahead`, the one handed over and the one before it."""
+        """Bytes of all batches that can be in memory at once: `ahead`, the one handed over and the one before it.
+
+        Nothing in the package asks for it: it is for programs that give `memory` and leave room for their data.
+        """
         return count_results_alive(self.ahead) * self.batch_bytes
 
     def epoch(self, number: int, first_batch: int = 0) -> Generator[Batch, None, None]:

@@ -1,7 +1,14 @@
 """Plans of a training step without training: nothing is bound to addresses and no state is made.
 
-By arithmetic a plan needs neither an arena nor its memory, so that networks and budgets of any size can be planned;
-with measured costs an arena is opened for the time of the measurement.
+There are three ways to a plan, all of which end in `scheduler.planner.make_plan`:
+
+- `plan_without_memory` takes costs by arithmetic, with the link's speed where it is given. It needs neither an arena
+  nor its memory, so that networks and budgets of any size can be planned. It is the way of `bathyal plan` and `curve`
+  with `--costs analytic` or the device `null`.
+- `plan_alone` opens a session for the time of planning and measures the costs in its arena. It is the way of
+  `bathyal plan` with measured costs and of `bathyal depth`.
+- `Session.program` plans as `plan_alone` does, or follows a saved plan or the kernels of a checkpoint, and then binds
+  the plan to addresses. It is the way of whatever runs: `Trainer`, `bathyal train` and `compare`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def require_kernels(graph: Graph, backend: Backend) -> None:
             able = [known.name for known in COMPUTING if known.computes(op.kind)]
             raise ConfigError(
                 f"{op.name} ({op.kind})",
-                f"an operation that the backend {backend.name!r} has a kernel for",
+                f"an operation that the device {backend.name!r} has a kernel for",
                 f"none for {op.kind!r}",
-                f"Take one of the backends that have one: {', '.join(able)}." if able else "No backend has one.",
+                f"Give a device that has one: {', '.join(able)}." if able else "No device has one.",
             )

@@ -171,7 +171,7 @@ def require_plan_fits(
     if was.backend != here.backend:
         hint = f"Give --device {was.backend}, or plan for this device. {AGAIN}"
         hint = AGAIN if was.backend == "null" else hint
-        raise PlanError(where, f"a plan for backend {here.backend!r}", f"one for {was.backend!r}", hint)
+        raise PlanError(where, f"a plan for device {here.backend!r}", f"one for {was.backend!r}", hint)
     if was.threads != here.threads:
         hint = f"Give --threads {was.threads}. {AGAIN}"
         raise PlanError(where, f"a plan for {here.threads} threads", f"one for {was.threads}", hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -41,6 +42,10 @@ class SGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("learning_rate", "momentum", "weight_decay"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Real) or isinstance(value, bool):
+                raise ConfigError("SGD", f"a number as {name}", repr(value))
         if not 0 <= self.momentum < 1:
             raise ConfigError("SGD", "momentum in [0, 1)", str(self.momentum))
         if not 0 <= self.weight_decay < math.inf or not 0 <= self.learning_rate < math.inf:

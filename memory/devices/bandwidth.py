@@ -101,13 +101,14 @@ def measure_link(
     written, size = _prepare(tier, memory[:span], phase_seconds, clock)
     half = written // (2 * TIER_ALIGNMENT) * TIER_ALIGNMENT
     whole, low, high = range(0, written), range(0, half), range(half, 2 * half)
-    out = _measure(tier.write, memory, whole, size, phase_seconds, clock, threading.Event())
-    inward = _measure(tier.read, memory, whole, size, phase_seconds, clock, threading.Event())
+    out = _measure(_Transfers(tier.write, memory, whole, size), phase_seconds, clock, threading.Event())
+    inward = _measure(_Transfers(tier.read, memory, whole, size), phase_seconds, clock, threading.Event())
     stop = threading.Event()
     size = min(size, half)
+    writes, reads = _Transfers(tier.write, memory, low, size), _Transfers(tier.read, memory, high, size)
     with ThreadPoolExecutor(1, thread_name_prefix="bathyal-bandwidth") as pool:
-        reading = pool.submit(_measure, tier.read, memory, high, size, phase_seconds, clock, stop)
-        out_together = _measure(tier.write, memory, low, size, phase_seconds, clock, stop)
+        reading = pool.submit(_measure, reads, phase_seconds, clock, stop)
+        out_together = _measure(writes, phase_seconds, clock, stop)
         inward_together = reading.result()
     if work is None:
         return Bandwidth(out, inward, out_together, inward_together, out, inward, 0.0)
@@ -115,10 +116,7 @@ def measure_link(
     for _ in range(_ROUNDS):
         share = seconds / (4 * _ROUNDS)
         alone = _speed(work, share, clock, threading.Event())
-        beside = [
-            _beside(move, memory, place, size, work, share, clock)
-            for move, place in ((tier.write, low), (tier.read, high))
-        ]
+        beside = [_measure_beside(transfers, work, share, clock) for transfers in (writes, reads)]
         kept = sum(speed for _, speed in beside) / (2 * alone) if alone else 1.0
         rounds.append((*(rate for rate, _ in beside), 1 - kept))
     out_beside, inward_beside, contention = (statistics.median(column) for column in zip(*rounds, strict=True))
@@ -127,19 +125,31 @@ def measure_link(
     )
 
 
-def _beside(
-    move: _Move,
-    memory: npt.NDArray[np.uint8],
-    place: range,
-    size: int,
-    work: Computation,
-    seconds: float,
-    clock: Callable[[], float],
+@dataclass(frozen=True, slots=True)
+class _Transfers:
+    """Transfers of at most `size` bytes, by `move`, between `memory` and the tier over the addresses `place`."""
+
+    move: _Move
+    memory: npt.NDArray[np.uint8]
+    place: range
+    size: int
+
+    def run_endlessly(self) -> Iterator[int]:
+        """Make one transfer after another, beginning anew at the end of `place`, and yield the bytes of each."""
+        while True:
+            for first in range(self.place.start, self.place.stop, self.size):
+                end = min(first + self.size, self.place.stop)
+                self.move(first, self.memory[first:end])
+                yield end - first
+
+
+def _measure_beside(
+    transfers: _Transfers, work: Computation, seconds: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
-    """Return the bytes per second of a transfer, and the work per second beside it."""
+    """Return the bytes per second of transfers, and the work per second beside them."""
     stop = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="bathyal-bandwidth") as pool:
-        moving = pool.submit(_measure, move, memory, place, size, seconds, clock, stop, _BESIDE_BYTES)
+        moving = pool.submit(_measure, transfers, seconds, clock, stop, _BESIDE_BYTES)
         speed = _speed(work, seconds, clock, stop)
         return moving.result(), speed
 
@@ -171,29 +181,19 @@ def _prepare(tier: Tier, memory: npt.NDArray[np.uint8], seconds: float, clock: C
 
 
 def _measure(
-    move: _Move,
-    memory: npt.NDArray[np.uint8],
-    place: range,
-    size: int,
+    transfers: _Transfers,
     seconds: float,
     clock: Callable[[], float],
     stop: threading.Event,
     most_bytes: int = _PHASE_BYTES,
 ) -> float:
-    """Return the bytes per second of transfers over `place`, until time or bytes are used up or `stop` is set."""
+    """Return the bytes per second of transfers, until time or bytes are used up or `stop` is set; set `stop` then."""
     moved = 0
     begin = now = clock()
-    for first, end in _transfers(place, size):
-        move(first, memory[first:end])
-        moved += end - first
+    for nbytes in transfers.run_endlessly():
+        moved += nbytes
         now = clock()
         if now - begin >= seconds or moved >= most_bytes or stop.is_set():
             break
     stop.set()
     return moved / max(now - begin, 1e-9)
-
-
-def _transfers(place: range, size: int) -> Iterator[tuple[int, int]]:
-    while True:
-        for first in range(place.start, place.stop, size):
-            yield first, min(first + size, place.stop)

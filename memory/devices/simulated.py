@@ -137,7 +137,10 @@ class SimulatedDevice:
 
     @property
     def shadow_ranges(self) -> int:
-        """How many byte ranges the race detector distinguishes now, which tells its own use of memory."""
+        """How many byte ranges the race detector distinguishes now.
+
+        It is public for tests, which check that the detector's own use of memory does not grow from step to step.
+        """
         return len(self._shadow) + len(self._host_shadow) + sum(map(len, self._tier_shadows.values()))
 
     def upload(self, queue: Queue, address: int, source: npt.NDArray[np.generic]) -> None:

@@ -142,8 +142,7 @@ def test_both_ways_to_a_trainer_are_one():
         bt.Trainer(network(), SHAPE, **choices, learning_rate=0.5) as one,
         bt.Trainer.with_settings(network(), settings, learning_rate=0.5) as other,
     ):
-        assert other.settings is settings
-        assert one.settings == settings
+        assert one.settings == other.settings == settings
         assert one.learning_rate == other.learning_rate == 0.5
         assert one.train_step(images, labels).loss == other.train_step(images, labels).loss
         assert one.state.weights_sha256() == other.state.weights_sha256()

@@ -261,6 +261,8 @@ MISTAKES: list[tuple[str, Any, type[BathyalError], tuple[str, ...]]] = [
     ("momentum of one", lambda: SGD(0.1, momentum=1.0), ConfigError, ("SGD", "momentum in [0, 1)", "1.0")),
     ("negative decay", lambda: SGD(0.1, weight_decay=-1.0), ConfigError, ("SGD", "weight decay", "-1.0")),
     ("negative rate", lambda: SGD(-0.1), ConfigError, ("SGD", "learning rate", "-0.1")),
+    ("rate that is text", lambda: SGD("0.1"), ConfigError, ("SGD", "a number as learning_rate", "'0.1'")),  # type: ignore[arg-type]
+    ("no momentum", lambda: SGD(0.1, momentum=None), ConfigError, ("SGD", "a number as momentum", "None")),  # type: ignore[arg-type]
     ("unknown fan", lambda: He("both"), ConfigError, ("He", "'in' or 'out'", "'both'")),
     (
         "class in Sequential",

@@ -29,8 +29,10 @@ INSTALL = "Install it with: pip install 'bathyal[cuda13]', or 'bathyal[cuda12]' 
 NEVER = ("NONDETERMINISTIC", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 
 
-def device_description(name: str) -> str:
+def read_device_description(name: str) -> str:
     """Read the properties of a device that the package describes: the values of its data sheet, as JSON text.
+
+    It is public for tests and for whoever looks at cuDNN's plans for a GPU that the machine does not have.
 
     Raises:
         DeviceError: there is no description of this name.

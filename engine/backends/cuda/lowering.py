@@ -33,8 +33,8 @@ def lower(graph: Graph, math: str) -> Graph:
     """
     for tensor in graph.with_role(Role.INPUT):
         if tensor.dtype != "float32":
-            hint = "Take the backend 'reference'."
-            raise ConfigError("dtype", "float32 on the backend 'cuda'", tensor.dtype, hint)
+            hint = "Give device='reference'."
+            raise ConfigError("dtype", "float32 on the device 'cuda'", tensor.dtype, hint)
     fused = fuse(graph)
     fused = narrow_images(fused) if math == "bf16" else fused
     tensors = tuple(replace(t, layout=_layout(t)) for t in fused.tensors)

@@ -1,9 +1,9 @@
 """Images in 16 bits: a rewrite of a graph for `math="bf16"`.
 
-Whatever has four axes and is no weight, momentum or gradient of a weight is stored as bfloat16, half of its bytes. The
-weights themselves, their gradients as the update reads them, statistics and everything else stay float32: a convolution
-reads a narrow copy of its weight and bias that is made right before it, and its weight's gradient is widened right
-after. So no copy outlives the operation that asked for it.
+Whatever has four axes and is no weight, state of the optimizer or gradient of a weight is stored as bfloat16, half of
+its bytes. The weights themselves, their gradients as the update reads them, statistics and everything else stay
+float32: a convolution reads a narrow copy of its weight and bias that is made right before it, and its weight's
+gradient is widened right after. So no copy outlives the operation that asked for it.
 """
 
 from __future__ import annotations

@@ -52,9 +52,7 @@ class Lowering:
         """
         for tensor in self._graph.with_role(Role.INPUT):
             if tensor.dtype != "float32":
-                raise ConfigError(
-                    "dtype", "float32 on the backend 'onednn'", tensor.dtype, "Take the backend 'reference'."
-                )
+                raise ConfigError("dtype", "float32 on the device 'onednn'", tensor.dtype, "Give device='reference'.")
         weights: set[int] = set()
         for op in self._graph.ops:
             if op.kind == "conv2d" and op.inputs[1] not in weights:
@@ -111,9 +109,9 @@ class Lowering:
                 if self._tensors[t].layout != PLAIN:
                     raise ConfigError(
                         f"{op.name} ({op.kind})",
-                        "on the backend 'onednn' an update of a kind that is declared flat",
+                        "on the device 'onednn' an update of a kind that is declared flat",
                         f"one that is not, of {self._tensors[t].name} in the layout of a convolution's weight",
-                        "Declare the kind with flat=True where that is true of it, or take the backend 'reference'.",
+                        "Declare the kind with flat=True where that is true of it, or give device='reference'.",
                     )
             return self._request_plain(op)
         layout = self._primal_layout(op.outputs[0]) if op.outputs and op.phase is Phase.BACKWARD else None
@@ -246,7 +244,10 @@ class Lowering:
         return self._layouts.add(shape, found, f"{what} {found.nbytes} {found.layout}"), found.nbytes
 
     def _primal_layout(self, tensor: int) -> str | None:
-        """Return the layout that a gradient must have, or None for what is no gradient or is read by nobody."""
+        """Return the layout that a tensor must end in if it is a gradient: that of the tensor whose gradient it is.
+
+        It is None for all other tensors, and for gradients that no operation reads, which may have any layout.
+        """
         return self._tensors[self._primal[tensor]].layout if tensor in self._primal else None
 
     def _output_layout(self, op: Op) -> str:

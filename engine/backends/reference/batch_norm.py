@@ -39,6 +39,7 @@ def _inverse_deviation(var: Array, eps: float, out: Array) -> None:
 def _normalize(
     blocks: Blocks,
     eps: float,
+    *,
     x: Array,
     weight: Array,
     bias: Array,
@@ -66,7 +67,7 @@ def _training(op: OpSpec) -> tuple[NumpyKernel, ...]:
 
     def repeat(*arrays: Array) -> None:
         x, weight, bias, y, mean, var, _buffer, _centre, total, _part, scale = arrays
-        _normalize(blocks, eps, x, weight, bias, mean, var, y, total, scale)
+        _normalize(blocks, eps, x=x, weight=weight, bias=bias, mean=mean, var=var, y=y, wide=total, scale=scale)
 
     def run(*arrays: Array) -> None:
         x, _weight, _bias, _y, mean, var, buffer, centre, total, part, _scale = arrays
@@ -95,7 +96,7 @@ def _inference(op: OpSpec) -> tuple[NumpyKernel, ...]:
     eps, channels = op.attrs["eps"], op.inputs[0].shape[1]
 
     def run(x: Array, weight: Array, bias: Array, mean: Array, var: Array, y: Array, wide: Array, scale: Array) -> None:
-        _normalize(blocks, eps, x, weight, bias, mean, var, y, wide, scale)
+        _normalize(blocks, eps, x=x, weight=weight, bias=bias, mean=mean, var=var, y=y, wide=wide, scale=scale)
 
     return (NumpyKernel("blocks", run, (float64(channels), TensorSpec((channels,), op.dtype))),)
 
@@ -105,25 +106,11 @@ def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     elements, blocks, count = _blocks(op)
     eps, channels = op.attrs["eps"], op.inputs[0].shape[1]
 
-    def run(
-        x: Array,
-        dy: Array,
-        weight: Array,
-        mean: Array,
-        var: Array,
-        dx: Array,
-        dw: Array,
-        db: Array,
-        values: Array,
-        gradients: Array,
-        inverse: Array,
-        products: Array,
-        sums: Array,
-        part: Array,
-        slope: Array,
-        shift: Array,
-        scale: Array,
-    ) -> None:
+    def run(*operands: Array) -> None:
+        inputs, outputs, scratch = operands[:5], operands[5:8], operands[8:]
+        x, dy, weight, mean, var = inputs
+        dx, dw, db = outputs
+        values, gradients, inverse, products, sums, part, slope, shift, scale = scratch
         source, above, below = _flat(x), _flat(dy), _flat(dx)
         products.fill(0)
         sums.fill(0)

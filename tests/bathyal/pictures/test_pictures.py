@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 
 from bathyal.cli import main, make_parser
 from bathyal.engine.planning.alone import plan_without_memory
-from bathyal.options.network import choose
+from bathyal.options.network import choose_network
 from bathyal.pictures import plan as plan_picture
 from bathyal.scheduler.plan.occupancy import measure_occupancy
 
@@ -48,8 +48,8 @@ main(["plan", *{NETWORK!r}, "--memory", "1700 KiB", "--strategy", "chain", "--pl
 def drawn_lanes(*arguments):
     """Of the picture of a plan, the spans of each lane in seconds, their heights, and the top of all that is drawn."""
     options = make_parser().parse_args(["plan", *NETWORK, "--costs", "analytic", *arguments])
-    choice = choose(options)
-    planned = plan_without_memory(choice.network, choice.settings, choice.settings.memory)
+    setup = choose_network(options)
+    planned = plan_without_memory(setup.network, setup.settings, setup.settings.memory)
     (axes,) = plan_picture.draw(planned).axes
     colors = {color: name for name, color in plan_picture.LANES.items()}
     lanes = {}

@@ -53,7 +53,7 @@ def test_a_backend_without_a_kernel_names_layer_kind_and_the_backends_that_have_
         lower(step(), cuda())
     assert refused.value.where == "half (halve)"
     assert "'cuda'" in refused.value.expected and "'halve'" in refused.value.actual
-    assert refused.value.hint == "Take one of the backends that have one: onednn, reference."
+    assert refused.value.hint == "Give a device that has one: onednn, reference."
 
 
 def test_an_evaluation_graph_is_refused_too(halve):
@@ -69,7 +69,7 @@ def test_a_kind_that_no_backend_computes_says_so():
         assert not any(backend.computes("gone") for backend in COMPUTING)
         graph = forward_graph(Sequential(Flatten(), Linear(3)), (2, 5))
         left = replace(graph, ops=(*graph.ops, Op(2, "gone", "bare", (graph.outputs[0],), ())))
-        with pytest.raises(ConfigError, match=r"bare \(gone\).*No backend has one"):
+        with pytest.raises(ConfigError, match=r"bare \(gone\).*No device has one"):
             lower(left, ReferenceBackend())
     finally:
         bt.unregister_operation("gone")

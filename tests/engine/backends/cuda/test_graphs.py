@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, EnginePlan, device_description
+from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, EnginePlan, read_device_description
 from bathyal.engine.backends.cuda.graphs import (
     ALIGNMENT,
     CUDNN_GRAPHS,
@@ -281,8 +281,8 @@ class TestErrors:
         with pytest.raises(ConfigError, match="float32, tf32, bf16"):
             graphs("fp8")
         with pytest.raises(DeviceError, match="h200"):
-            device_description("h2000")
-        assert '"deviceVer": 900' in device_description("h200")
+            read_device_description("h2000")
+        assert '"deviceVer": 900' in read_device_description("h200")
         assert MATH[0] == "float32"
 
 

@@ -193,7 +193,7 @@ def test_an_evaluation_graph_runs_too():
 
 def test_another_type_is_refused():
     graph = training_graph(forward_graph(random_network(0), SHAPE, "float64"), SGD(0.1))
-    with pytest.raises(ConfigError, match="float32 on the backend 'cuda'"):
+    with pytest.raises(ConfigError, match="float32 on the device 'cuda'"):
         lower(graph, host_backend())
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from bathyal.engine.backends.cuda.backend import CudaBackend
-from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, device_description
+from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, read_device_description
 from bathyal.engine.backends.cuda.graphs import CONVOLUTIONS, CUDNN_GRAPHS, MOST_PLANS, Graphs
 from bathyal.engine.backends.cuda.op_request import OpRequest
 from bathyal.engine.planning.lowering import lower
@@ -42,7 +42,7 @@ OFTEN = ("conv2d", "batch_norm_relu", "batch_norm_backward")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     need_cudnn(tmp_path_factory.mktemp("driver"))
-    return CudnnLibrary(device_description("h200"))
+    return CudnnLibrary(read_device_description("h200"))
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +144,8 @@ import ctypes, sys
 try:
     ctypes.CDLL({DRIVER!r})
 except OSError:
-    from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, device_description
-    CudnnLibrary(device_description("h200"))
+    from bathyal.engine.backends.cuda.cudnn_library import CudnnLibrary, read_device_description
+    CudnnLibrary(read_device_description("h200"))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode == 0:
