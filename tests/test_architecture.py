@@ -339,6 +339,25 @@ def test_readme_opens_with_the_two_commands():
     assert first == ["make", "train", "make", "test"]
 
 
+def named_strategies(text):
+    """What stands in the first column of a document's table of strategies, and behind it as a mode of the same."""
+    (table,) = re.findall(r"^\| name \| what it does \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)
+    for row in table.splitlines():
+        first, described = re.fullmatch(r"\| `([a-z-]+)[:A-Z]*` \| (.*) \|", row).groups()
+        yield first
+        yield from re.findall(rf"`({first}-[a-z]+)`", described)
+
+
+def test_the_readme_names_every_strategy():
+    found = list(named_strategies((ROOT / "README.md").read_text()))
+    assert sorted(found) == sorted(STRATEGIES)
+
+
+def test_what_counts_as_a_named_strategy():
+    table = "| name | what it does |\n|---|---|\n| `a` | not `b`, but `a-b` |\n| `c:K` | text |\n\nmore `d`\n"
+    assert list(named_strategies(table)) == ["a", "a-b", "c"]
+
+
 @pytest.mark.parametrize(
     "document", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
 )
