@@ -47,7 +47,7 @@ from bathyal.scheduler.plan.state_layout import infer_layout, lay_out_state
 from bathyal.scheduler.plan.steps import NO_INSTANCE, Fetch, Offload, Run, Wait
 from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import make_plan
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.random_networks import random_network, random_problem
 from tests.support.spilling import linked, tier_for
 
@@ -166,11 +166,11 @@ def run(problem, plan, device, steps=3, seed=5):
 def check_that_no_plan_changes_a_bit(problem):
     """Every strategy at several budgets, in an arena full of NaN, against `keep`."""
     plans = [make_plan(problem, "keep", 2**40)]
-    for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory", "stream"):
+    for strategy in STRATEGIES:
         problem = linked(problem, strategy)
         least = least_bytes(problem, strategy)
         most = make_plan(problem, strategy, 2**40).peak_bytes
-        ks = (0, 1) if strategy in (*MOVING, "sequential", "revolve") else range(4)
+        ks = range(4) if strategy in ("liveness", "chain") else (0, 1)
         plans += [make_plan(problem, strategy, least + (most - least) * k // 3) for k in ks]
     results = []
     for plan in plans:

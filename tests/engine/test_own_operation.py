@@ -81,14 +81,14 @@ class TestGradients:
     """The gradients are those of finite differences in float64, and PyTorch's."""
 
     def swish(self, harness, x, slope):
-        return harness.compute("swish", [x], {"slope": slope})[0]
+        return harness.compute("own_swish", [x], {"slope": slope})[0]
 
     @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (2, 3, 5, 4)])
     def test_swish(self, harness, shape):
         rng = np.random.default_rng(0)
         x, dy, v = (rng.standard_normal(shape) for _ in range(3))
         spec = [bt.TensorSpec(shape, "float64")]
-        (dx,) = harness.compute("swish_backward", [x, dy], {"slope": 1.3}, spec)
+        (dx,) = harness.compute("own_swish_backward", [x, dy], {"slope": 1.3}, spec)
         moved = [float(np.sum(self.swish(harness, x + h * v, 1.3) * dy)) for h in (1e-5, -1e-5)]
         assert float(np.sum(dx * v)) == pytest.approx((moved[0] - moved[1]) / 2e-5, rel=1e-7, abs=1e-9)
 
@@ -96,10 +96,11 @@ class TestGradients:
         rng = np.random.default_rng(1)
         x, dy, v = (rng.standard_normal((3, 4, 5, 2)) for _ in range(3))
         scale, w = rng.standard_normal(4), rng.standard_normal(4)
-        (dx,) = harness.compute("channel_scale", [dy, scale])
-        (dscale,) = harness.compute("channel_scale_weight", [x, dy], {}, [bt.TensorSpec((4,), "float64")])
+        (dx,) = harness.compute("own_channel_scale", [dy, scale])
+        (dscale,) = harness.compute("own_channel_scale_weight", [x, dy], {}, [bt.TensorSpec((4,), "float64")])
         moved = [
-            float(np.sum(harness.compute("channel_scale", [x + h * v, scale + h * w])[0] * dy)) for h in (1e-5, -1e-5)
+            float(np.sum(harness.compute("own_channel_scale", [x + h * v, scale + h * w])[0] * dy))
+            for h in (1e-5, -1e-5)
         ]
         assert np.sum(dx * v) + np.sum(dscale * w) == pytest.approx((moved[0] - moved[1]) / 2e-5, rel=1e-7)
 
@@ -113,7 +114,7 @@ class TestGradients:
         theirs.backward(torch.tensor(dy))
         found = self.swish(harness, x.astype(dtype), 1.0)
         (dx,) = harness.compute(
-            "swish_backward", [x.astype(dtype), dy.astype(dtype)], {"slope": 1.0}, [bt.TensorSpec(x.shape, dtype)]
+            "own_swish_backward", [x.astype(dtype), dy.astype(dtype)], {"slope": 1.0}, [bt.TensorSpec(x.shape, dtype)]
         )
         tolerance = 1e-5 if dtype == "float32" else 1e-12
         np.testing.assert_allclose(found, theirs.detach().numpy(), tolerance, tolerance)
@@ -146,12 +147,14 @@ class TestBackends:
     def test_every_operation_on_onednn_is_that_of_the_reference(self):
         graph = bt.layers.training_graph(bt.layers.forward_graph(NETWORK, SHAPE), OPTIMIZER)
         met = check_operations(graph, onednn_backend(), feeds(0))
-        assert {"swish", "swish_backward", "channel_scale", "channel_scale_weight", "convert"} <= set(met)
+        assert {"own_swish", "own_swish_backward", "own_channel_scale", "own_channel_scale_weight", "convert"} <= set(
+            met
+        )
 
     def test_a_flat_operation_takes_blocked_layouts_without_conversions(self):
         layers = (bt.Conv2d(10, 3, padding=1), bt.BatchNorm2d(), Swish(), bt.Conv2d(6, 3), bt.Flatten(), bt.Linear(7))
         graph = problem(bt.Sequential(*layers), onednn_backend()).graph
-        for kind in ("swish", "swish_backward"):
+        for kind in ("own_swish", "own_swish_backward"):
             (op,) = (op for op in graph.ops if op.kind == kind)
             operands = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
             assert len({t.layout for t in operands}) == 1 and operands[0].layout
@@ -163,7 +166,7 @@ class TestBackends:
     def test_one_that_is_not_flat_lies_plain(self):
         graph = problem(NETWORK, onednn_backend()).graph
         for op in graph.ops:
-            if op.kind.startswith("channel_scale"):
+            if op.kind.startswith("own_channel_scale"):
                 assert all(not graph.tensors[t].layout for t in (*op.inputs, *op.outputs))
 
     def test_onednn_agrees_with_the_reference(self):
@@ -207,7 +210,7 @@ class TestPlans:
         found = run_on_host(case, plan, computing)
         assert found.bits == everything.bits
         assert found.executor.high_water_bytes == plan.peak_bytes < keep.peak_bytes
-        assert {"swish", "channel_scale"} <= again or strategy not in ("chain", "revolve")
+        assert {"own_swish", "own_channel_scale"} <= again or strategy not in ("chain", "revolve")
 
     def test_a_trainer_saves_and_resumes_it(self, tmp_path):
         batch = feeds(0)
@@ -228,19 +231,19 @@ class TestPlans:
 
 
 def kind(**fields):
-    return bt.OpKind("refused", lambda inputs, attrs: (inputs[0],), **fields)
+    return bt.OpKind("own_refused", lambda inputs, attrs: (inputs[0],), **fields)
 
 
 REFUSED = [
     ("an OpKind", {}, lambda: (bt.OpKind, swish)),
-    ("an OpKind", {}, lambda: ("swish", swish)),
+    ("an OpKind", {}, lambda: ("own_swish", swish)),
     ("letters, digits", {}, lambda: (bt.OpKind("my kind"), swish)),
     ("a name that is not taken", {}, lambda: (bt.OpKind("relu"), swish)),
     ("run to be a function", {}, lambda: (kind(), 3)),
     ("got neither", {}, lambda: (kind(),)),
     ("got both", {"kernels": swish_backward_kernels}, lambda: (kind(), swish)),
     ("kernels to be a function", {"kernels": 3}, lambda: (kind(),)),
-    ("backward to be a function", {}, lambda: (kind(backward="swish_backward"), swish)),
+    ("backward to be a function", {}, lambda: (kind(backward="own_swish_backward"), swish)),
     ("flops to be a function", {}, lambda: (kind(flops=2.0), swish)),
     ("inplace as pairs", {}, lambda: (kind(inplace=(0, 0)), swish)),
     ("inplace as pairs", {}, lambda: (kind(inplace=((0, -1),)), swish)),
@@ -264,13 +267,13 @@ class TestRefused:
         assert (dict(KINDS), dict(IMPLEMENTATIONS)) == before
 
     def test_a_kind_whose_kernels_are_refused_is_not_left_half_registered(self):
-        IMPLEMENTATIONS.add("half_there", swish_backward_kernels)
+        IMPLEMENTATIONS.add("own_half_there", swish_backward_kernels)
         try:
             with pytest.raises(bt.ConfigError, match="not taken"):
-                bt.register_operation(bt.OpKind("half_there"), swish)
-            assert "half_there" not in KINDS
+                bt.register_operation(bt.OpKind("own_half_there"), swish)
+            assert "own_half_there" not in KINDS
         finally:
-            IMPLEMENTATIONS.remove("half_there")
+            IMPLEMENTATIONS.remove("own_half_there")
 
     def test_the_same_objects_again_change_nothing_and_others_are_refused(self):
         bt.register_operation(SWISH, swish)
@@ -278,8 +281,8 @@ class TestRefused:
             bt.register_operation(SWISH, scale_channels)
         with pytest.raises(bt.ConfigError, match="not taken"):
             bt.register_operation(replace(SWISH, flat=False), swish)
-        assert KINDS["swish"] is SWISH
-        assert IMPLEMENTATIONS["swish"].run is swish
+        assert KINDS["own_swish"] is SWISH
+        assert IMPLEMENTATIONS["own_swish"].run is swish
 
     @pytest.mark.parametrize("name", ["relu", "nothing"])
     def test_only_what_was_added_is_removed(self, name):
@@ -289,7 +292,7 @@ class TestRefused:
 
     def test_a_shape_that_does_not_fit_names_the_layer(self):
         network = bt.Sequential(bt.Flatten(), ChannelScale(name="rows"), bt.Linear(3))
-        with pytest.raises(bt.ShapeError, match=r"rows \(channel_scale\): expected images.*Put it before Flatten"):
+        with pytest.raises(bt.ShapeError, match=r"rows \(own_channel_scale\): expected images.*Put it before Flatten"):
             bt.layers.forward_graph(network, SHAPE)
 
     def test_a_kind_that_gradient_rules_emit_is_not_applied(self):
@@ -298,5 +301,7 @@ class TestRefused:
             def build(self, builder, x):
                 return builder.apply(SWISH_BACKWARD, (x, x))
 
-        with pytest.raises(bt.GraphError, match=r"wrong \(swish_backward\): expected a kind of operation with a shape"):
+        with pytest.raises(
+            bt.GraphError, match=r"wrong \(own_swish_backward\): expected a kind of operation with a shape"
+        ):
             bt.layers.forward_graph(bt.Sequential(Wrong(name="wrong")), SHAPE)

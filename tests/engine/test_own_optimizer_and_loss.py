@@ -313,10 +313,10 @@ def test_a_step_scalar_that_is_not_finite_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"optimizer": bt.SGD(0.1)}, "optimizer .*'sgd_update'.*, got .*'adam_update'"),
+        ({"optimizer": bt.SGD(0.1)}, "optimizer .*'sgd_update'.*, got .*'own_adam_update'"),
         ({"optimizer": Adam(0.01, (0.5, 0.999))}, r"optimizer .*\[0.5, 0.999\].*, got .*\[0.9, 0.999\]"),
-        ({"loss": Huber()}, "loss .*'huber'.*'delta': 1.0.*, got .*'squared_error'"),
-        ({"loss": bt.CrossEntropy()}, "loss .*'softmax_cross_entropy'.*, got .*'squared_error'"),
+        ({"loss": Huber()}, "loss .*'own_huber'.*'delta': 1.0.*, got .*'own_squared_error'"),
+        ({"loss": bt.CrossEntropy()}, "loss .*'softmax_cross_entropy'.*, got .*'own_squared_error'"),
     ],
 )
 def test_a_checkpoint_of_another_optimizer_or_loss_is_refused(
@@ -338,7 +338,7 @@ def test_headers_of_sgd_and_cross_entropy_are_as_before_there_was_a_choice(tmp_p
     assert "loss" not in found.header
     with trainer(**choices) as t:
         assert t.restore(tmp_path)
-    message = r"optimizer .*'adam_update'.*, got .*'sgd_update'"
+    message = r"optimizer .*'own_adam_update'.*, got .*'sgd_update'"
     with trainer(loss=bt.CrossEntropy()) as t, pytest.raises(bt.CheckpointError, match=message):
         t.restore(tmp_path)
 
@@ -346,7 +346,7 @@ def test_headers_of_sgd_and_cross_entropy_are_as_before_there_was_a_choice(tmp_p
 class NoSlots:
     """What is no optimizer: it lacks slots and step scalars."""
 
-    kind = "adam_update"
+    kind = "own_adam_update"
     attrs: dict[str, object] = {}  # noqa: RUF012 - read only
     learning_rate = 0.1
 

@@ -23,6 +23,8 @@ from bathyal.layers.graph import Role
 from bathyal.layers.slabs import split_large
 from bathyal.memory.errors import CheckpointError, DataError, DeviceError
 from bathyal.models import alexnet, vgg16
+from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from tests.support.host_tier import HostTier
 
 SHAPE = (4, 3, 6, 6)
 LIMIT = 4000
@@ -126,8 +128,9 @@ def test_every_strategy_and_budget_gives_the_same_bits(device: str) -> None:
     with trainer(device=device, strategy="chain") as t:
         assert len(parts(t)) > 10
         least, most = t.plan.min_budget_bytes, t.plan.peak_bytes
-    for strategy in ("liveness", "chain", "auto", "sequential", "revolve"):
-        assert trained(trainer(device=device, strategy=strategy)) == expected
+    for strategy in STRATEGIES:
+        moving = {"link": "500 MB", "make_tier": HostTier} if strategy in MOVING else {}
+        assert trained(trainer(device=device, strategy=strategy, **moving)) == expected
     for memory in (least, (least + most) // 2):
         assert trained(trainer(device=device, strategy="chain", memory=memory)) == expected
 

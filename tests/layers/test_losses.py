@@ -36,10 +36,10 @@ IMAGES = Sequential(Conv2d(5, 1))
 class Saving:
     """Any loss of outputs of any shape that counts one thing and saves a tensor; nothing here computes it."""
 
-    kind: str = "saving"
+    kind: str = "own_saving"
     attrs: Any = field(default_factory=lambda: {"delta": 0.5})
     metrics: Any = ("close",)
-    emits: str = "saving_backward"
+    emits: str = "own_saving_backward"
 
     def target(self, output: TensorSpec) -> Target:
         if output.shape[0] > 3:
@@ -49,8 +49,8 @@ class Saving:
     def gradient(self, builder: BackwardBuilder, op: Op, scalars: int) -> int:
         if self.emits == "nothing":
             return op.outputs[2]
-        like = op.inputs[0] if self.emits == "saving_backward" else op.outputs[0]
-        return builder.emit("saving_backward", (op.outputs[2], scalars), (like,), op.attrs)[0]
+        like = op.inputs[0] if self.emits == "own_saving_backward" else op.outputs[0]
+        return builder.emit("own_saving_backward", (op.outputs[2], scalars), (like,), op.attrs)[0]
 
 
 def _shapes(inputs: Any, attrs: Any) -> tuple[TensorSpec, ...]:
@@ -64,7 +64,7 @@ def _no_loss(inputs: Any, attrs: Any) -> tuple[TensorSpec, ...]:
 @pytest.fixture(autouse=True)
 def own_kinds() -> Iterator[None]:
     """The kinds of the losses here are registered as long as a test runs."""
-    own = (OpKind("saving", _shapes), OpKind("saving_backward"), OpKind("no_loss", _no_loss))
+    own = (OpKind("own_saving", _shapes), OpKind("own_saving_backward"), OpKind("own_no_loss", _no_loss))
     for kind in own:
         KINDS.add(kind.name, kind)
     yield
@@ -114,7 +114,10 @@ def test_evaluation_reads_what_training_reads() -> None:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (Saving(kind="no_loss"), r"loss \(no_loss\): expected outputs of shape \(1,\), \(1,\) int64, got \(2, 5\)"),
+        (
+            Saving(kind="own_no_loss"),
+            r"loss \(own_no_loss\): expected outputs of shape \(1,\), \(1,\) int64, got \(2, 5\)",
+        ),
         (
             Saving(metrics=("close", "far")),
             r"expected outputs of shape \(1,\), \(2,\) int64, got \(1,\) float32, \(1,\)",
@@ -149,7 +152,7 @@ class Bare:
         (CrossEntropy, "got the class CrossEntropy. Call the class"),
         (Bare(), "without attrs, target, gradient"),
         (Saving(kind="squared"), r"Saving.kind: .*registered kind of operation, got 'squared'. .*register_operation"),
-        (Saving(kind="saving_backward"), "Saving.kind: expected a kind of operation with a shape rule"),
+        (Saving(kind="own_saving_backward"), "Saving.kind: expected a kind of operation with a shape rule"),
         (Saving(attrs={"delta": [1]}), r"Saving.attrs: .*'delta': \[1\]"),
         (Saving(metrics="close"), "Saving.metrics: expected names that are identifiers"),
         (Saving(metrics=("a", "a")), "Saving.metrics: expected names that are given once"),

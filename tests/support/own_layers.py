@@ -41,11 +41,11 @@ def swish_backward_kernels(op):
 
 
 def swish_gradient(builder, op, gradients):
-    return builder.emit("swish_backward", (op.inputs[0], gradients[0]), op.inputs, op.attrs)
+    return builder.emit("own_swish_backward", (op.inputs[0], gradients[0]), op.inputs, op.attrs)
 
 
-SWISH = bt.OpKind("swish", lambda inputs, attrs: (inputs[0],), swish_gradient, flat=True)
-SWISH_BACKWARD = bt.OpKind("swish_backward", flat=True)
+SWISH = bt.OpKind("own_swish", lambda inputs, attrs: (inputs[0],), swish_gradient, flat=True)
+SWISH_BACKWARD = bt.OpKind("own_swish_backward", flat=True)
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,12 @@ def scale_shapes(inputs, attrs):
 
 def scale_gradient(builder, op, gradients):
     x, scale = op.inputs
-    dx = builder.emit("channel_scale", (gradients[0], scale), (x,), op.attrs)[0] if builder.needs_gradient(x) else None
-    return dx, builder.emit("channel_scale_weight", (x, gradients[0]), (scale,), op.attrs)[0]
+    dx = (
+        builder.emit("own_channel_scale", (gradients[0], scale), (x,), op.attrs)[0]
+        if builder.needs_gradient(x)
+        else None
+    )
+    return dx, builder.emit("own_channel_scale_weight", (x, gradients[0]), (scale,), op.attrs)[0]
 
 
 def scale_channels(x, scale, y):
@@ -91,8 +95,8 @@ def scale_weight_kernels(op):
     return (bt.NumpyKernel("images", run, scratch=(one, replace(one, shape=(channels,)))),)
 
 
-CHANNEL_SCALE = bt.OpKind("channel_scale", scale_shapes, scale_gradient, inplace=((0, 0),))
-CHANNEL_SCALE_WEIGHT = bt.OpKind("channel_scale_weight")
+CHANNEL_SCALE = bt.OpKind("own_channel_scale", scale_shapes, scale_gradient, inplace=((0, 0),))
+CHANNEL_SCALE_WEIGHT = bt.OpKind("own_channel_scale_weight")
 
 
 @dataclass(frozen=True)

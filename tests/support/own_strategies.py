@@ -91,10 +91,10 @@ def read_number(name: str, text: str) -> int:
 
 
 RECOMPUTE = bt.StrategyKind(
-    "recompute-cheap", RecomputeCheap.make, natural_first=False, read_detail=read_number, details=("K",)
+    "own-recompute-cheap", RecomputeCheap.make, natural_first=False, read_detail=read_number, details=("K",)
 )
 MOVE = bt.StrategyKind(
-    "move-activations",
+    "own-move-activations",
     lambda placer, name: MoveActivations(placer),
     link=LinkUse.REQUIRED,
     natural_first=False,

@@ -24,7 +24,7 @@ STEP_SIZE, ROOT = FIRST_OWN, FIRST_OWN + 1
 class Adam:
     """Adam, as PyTorch computes it. Source: Kingma and Ba, 2015."""
 
-    kind = "adam_update"
+    kind = "own_adam_update"
     learning_rate: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -73,7 +73,7 @@ def _scalar_loss(inputs: Any, attrs: Any) -> tuple[bt.TensorSpec, ...]:
 class MeanSquaredError:
     """Mean over all elements of (output − target)²; its gradient is 2 (output − target) · loss_scale / elements."""
 
-    kind = "squared_error"
+    kind = "own_squared_error"
     metrics = ()
     attrs = {}  # noqa: RUF012 - read only
 
@@ -82,7 +82,7 @@ class MeanSquaredError:
 
     def gradient(self, builder: Any, op: Any, scalars: int) -> int:
         output, target = op.inputs
-        return builder.emit("squared_error_backward", (output, target, scalars), (output,), op.attrs)[0]
+        return builder.emit("own_squared_error_backward", (output, target, scalars), (output,), op.attrs)[0]
 
 
 def squared_error_kernels(op: bt.OpSpec) -> tuple[bt.NumpyKernel, ...]:
@@ -103,7 +103,7 @@ def squared_error_backward(output: Any, target: Any, scalars: Any, gradient: Any
 class Huber:
     """Mean over all elements of r (d − r / 2), d = output − target and r = d cut off at ±delta; saves r."""
 
-    kind = "huber"
+    kind = "own_huber"
     metrics = ("close",)
     delta: float = 1.0
 
@@ -118,7 +118,7 @@ class Huber:
 
     def gradient(self, builder: Any, op: Any, scalars: int) -> int:
         saved = op.outputs[2]
-        return builder.emit("huber_backward", (saved, scalars), (op.inputs[0],), op.attrs)[0]
+        return builder.emit("own_huber_backward", (saved, scalars), (op.inputs[0],), op.attrs)[0]
 
 
 def _huber_shapes(inputs: Any, attrs: Any) -> tuple[bt.TensorSpec, ...]:
@@ -147,7 +147,7 @@ def huber_backward(saved: Any, scalars: Any, gradient: Any, *, delta: float) -> 
 class MeanOutput:
     """Mean over all elements of the output; whatever the target is."""
 
-    kind = "mean_output"
+    kind = "own_mean_output"
     metrics = ()
     attrs = {}  # noqa: RUF012 - read only
 
@@ -155,7 +155,7 @@ class MeanOutput:
         return bt.Target(output.shape[:1], "int32")
 
     def gradient(self, builder: Any, op: Any, scalars: int) -> int:
-        return builder.emit("mean_output_backward", (scalars,), (op.inputs[0],), op.attrs)[0]
+        return builder.emit("own_mean_output_backward", (scalars,), (op.inputs[0],), op.attrs)[0]
 
 
 def mean_output(output: Any, target: Any, loss: Any) -> None:
@@ -167,13 +167,13 @@ def mean_output_backward(scalars: Any, gradient: Any) -> None:
 
 
 OPERATIONS = (
-    (bt.OpKind("adam_update", flat=True), {"kernels": adam_kernels}),
-    (bt.OpKind("squared_error", _scalar_loss), {"kernels": squared_error_kernels}),
-    (bt.OpKind("squared_error_backward", inplace=((0, 0),)), {"run": squared_error_backward}),
-    (bt.OpKind("huber", _huber_shapes), {"kernels": huber_kernels}),
-    (bt.OpKind("huber_backward", inplace=((0, 0),)), {"run": huber_backward}),
-    (bt.OpKind("mean_output", _scalar_loss), {"run": mean_output}),
-    (bt.OpKind("mean_output_backward"), {"run": mean_output_backward}),
+    (bt.OpKind("own_adam_update", flat=True), {"kernels": adam_kernels}),
+    (bt.OpKind("own_squared_error", _scalar_loss), {"kernels": squared_error_kernels}),
+    (bt.OpKind("own_squared_error_backward", inplace=((0, 0),)), {"run": squared_error_backward}),
+    (bt.OpKind("own_huber", _huber_shapes), {"kernels": huber_kernels}),
+    (bt.OpKind("own_huber_backward", inplace=((0, 0),)), {"run": huber_backward}),
+    (bt.OpKind("own_mean_output", _scalar_loss), {"run": mean_output}),
+    (bt.OpKind("own_mean_output_backward"), {"run": mean_output_backward}),
 )
 
 

@@ -13,14 +13,20 @@ import pytest
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.layers import (
     SGD,
+    CrossEntropy,
     Graph,
+    Loss,
     Op,
+    Optimizer,
+    Target,
     evaluation_graph,
     forward_graph,
     prediction_graph,
     training_graph,
 )
-from bathyal.layers.modes import LABELS, RANDOM_KEY, SCALARS
+from bathyal.layers.losses.loss import find_target
+from bathyal.layers.modes import IMAGES, LABELS, RANDOM_KEY, SCALARS
+from bathyal.layers.step_scalars import compute_scalars
 from bathyal.memory.arena import Arena
 from tests.support.every_layer import everything
 from tests.support.operation_harness import OperationHarness, relative_distance
@@ -82,6 +88,13 @@ def slope() -> Callable[..., None]:
     return check
 
 
+TRAINED_BY: tuple[tuple[Optimizer, Loss], ...] = (
+    (SGD(momentum=0.9, weight_decay=1e-3), CrossEntropy()),
+    (SGD(), CrossEntropy()),
+)
+"""Optimizer and loss of each training graph of the catalogue; every one that the package brings must be among them."""
+
+
 @dataclass(frozen=True)
 class Catalogue:
     """Every operation that the graphs of `everything` hold, once per signature, with values for its inputs."""
@@ -89,22 +102,30 @@ class Catalogue:
     entries: list[tuple[Graph, Op, list[Array]]]
 
 
+def _draw_target(target: Target) -> Array:
+    rng = np.random.default_rng(6)
+    if np.dtype(target.dtype).kind == "f":
+        return rng.standard_normal(target.shape).astype(target.dtype)
+    return rng.integers(0, target.classes or 100, target.shape, target.dtype)
+
+
 def _catalogue(harness: OperationHarness, dtype: str) -> Catalogue:
-    rng = np.random.default_rng(5)
-    forward = forward_graph(everything(), (3, 5, 33, 30), dtype)
-    feeds: dict[str, Array] = {
-        "images": rng.standard_normal((3, 5, 33, 30)).astype(dtype),
-        LABELS: rng.integers(0, 12, 3),
-        SCALARS: np.array([0.1, 2.0]),
-        RANDOM_KEY: np.array([11, 3]),
-    }
+    images = np.random.default_rng(5).standard_normal((3, 5, 33, 30)).astype(dtype)
+    forward = forward_graph(everything(), images.shape, dtype)
+    output = forward.tensors[forward.outputs[0]].spec
     found: dict[Any, tuple[Graph, Op, list[Array]]] = {}
-    graphs = [training_graph(forward, SGD(momentum=0.9, weight_decay=1e-3)), training_graph(forward, SGD())]
-    graphs += [evaluation_graph(forward), prediction_graph(forward)]
-    for graph in graphs:
-        values = harness.interpret(graph, feeds)
-        for op in graph.ops:
-            found.setdefault(graph.signature(op), (graph, op, [values[t] for t in op.inputs]))
+    for optimizer, loss in TRAINED_BY:
+        feeds: dict[str, Array] = {
+            IMAGES: images,
+            LABELS: _draw_target(find_target(loss, output)),
+            SCALARS: compute_scalars(optimizer, 1, 0.1, 2.0),
+            RANDOM_KEY: np.array([11, 3]),
+        }
+        graphs = (training_graph(forward, optimizer, loss), evaluation_graph(forward, loss), prediction_graph(forward))
+        for graph in graphs:
+            values = harness.interpret(graph, feeds)
+            for op in graph.ops:
+                found.setdefault(graph.signature(op), (graph, op, [values[t] for t in op.inputs]))
     return Catalogue(list(found.values()))
 
 

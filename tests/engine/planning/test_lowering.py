@@ -18,7 +18,7 @@ from bathyal.layers.operations import OpKind, same_as_first
 from bathyal.memory.devices.host import HostMachine
 from bathyal.memory.errors import ConfigError, GraphError
 
-HALVE = OpKind("halve", same_as_first, lambda builder, op, dy: builder.emit("halve", dy, op.inputs, op.attrs))
+HALVE = OpKind("own_halve", same_as_first, lambda builder, op, dy: builder.emit("own_halve", dy, op.inputs, op.attrs))
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ NETWORK = Sequential(Linear(4), Halve(name="half"), Linear(3), name="small")
 def halve():
     bt.register_operation(HALVE, run=lambda x, y: np.multiply(x, 0.5, out=y))
     yield
-    bt.unregister_operation("halve")
+    bt.unregister_operation("own_halve")
 
 
 def step():
@@ -51,8 +51,8 @@ def cuda():
 def test_a_backend_without_a_kernel_names_layer_kind_and_the_backends_that_have_one(halve):
     with pytest.raises(ConfigError) as refused:
         lower(step(), cuda())
-    assert refused.value.where == "half (halve)"
-    assert "'cuda'" in refused.value.expected and "'halve'" in refused.value.actual
+    assert refused.value.where == "half (own_halve)"
+    assert "'cuda'" in refused.value.expected and "'own_halve'" in refused.value.actual
     assert refused.value.hint == "Give a device that has one: onednn, reference."
 
 
@@ -63,31 +63,31 @@ def test_an_evaluation_graph_is_refused_too(halve):
 
 def test_a_kind_that_no_backend_computes_says_so():
     """A kind that every mode replaces needs no kernel, but must not be left in a graph."""
-    kind = OpKind("gone", same_as_first, training=lambda b, op, x: x[0], evaluation=lambda b, op, x: x[0])
+    kind = OpKind("own_gone", same_as_first, training=lambda b, op, x: x[0], evaluation=lambda b, op, x: x[0])
     bt.register_operation(kind)
     try:
-        assert not any(backend.computes("gone") for backend in COMPUTING)
+        assert not any(backend.computes("own_gone") for backend in COMPUTING)
         graph = forward_graph(Sequential(Flatten(), Linear(3)), (2, 5))
-        left = replace(graph, ops=(*graph.ops, Op(2, "gone", "bare", (graph.outputs[0],), ())))
-        with pytest.raises(ConfigError, match=r"bare \(gone\).*No device has one"):
+        left = replace(graph, ops=(*graph.ops, Op(2, "own_gone", "bare", (graph.outputs[0],), ())))
+        with pytest.raises(ConfigError, match=r"bare \(own_gone\).*No device has one"):
             lower(left, ReferenceBackend())
     finally:
-        bt.unregister_operation("gone")
+        bt.unregister_operation("own_gone")
 
 
 def test_an_unregistered_kind_is_named_with_its_layer():
     forward = forward_graph(NETWORK, (2, 5))
-    with pytest.raises(GraphError, match=r"half \(halve\).*register_operation"):
+    with pytest.raises(GraphError, match=r"half \(own_halve\).*register_operation"):
         training_graph(forward, SGD(0.1))
-    with pytest.raises(GraphError, match=r"half \(halve\)"):
+    with pytest.raises(GraphError, match=r"half \(own_halve\)"):
         lower(forward, NullBackend())
 
 
 def test_a_gradient_rule_that_emits_an_unregistered_kind_is_named_with_its_layer(halve):
     def backward(builder, op, gradients):
-        return builder.emit("halve_backward", gradients, op.inputs, op.attrs)
+        return builder.emit("own_halve_backward", gradients, op.inputs, op.attrs)
 
-    other = OpKind("halve2", same_as_first, backward)
+    other = OpKind("own_halve2", same_as_first, backward)
 
     @dataclass(frozen=True)
     class Other(bt.Layer):
@@ -97,10 +97,10 @@ def test_a_gradient_rule_that_emits_an_unregistered_kind_is_named_with_its_layer
     bt.register_operation(other, run=lambda x, y: np.multiply(x, 0.5, out=y))
     try:
         graph = training_graph(forward_graph(Sequential(Linear(4), Other(name="odd"), Linear(3)), (2, 5)), SGD(0.1))
-        with pytest.raises(GraphError, match=r"odd \(halve_backward\)"):
+        with pytest.raises(GraphError, match=r"odd \(own_halve_backward\)"):
             lower(graph, ReferenceBackend())
     finally:
-        bt.unregister_operation("halve2")
+        bt.unregister_operation("own_halve2")
 
 
 def test_the_trainer_refuses_before_it_takes_memory(halve, monkeypatch):
@@ -108,10 +108,10 @@ def test_the_trainer_refuses_before_it_takes_memory(halve, monkeypatch):
 
     committed = []
     monkeypatch.setattr(Arena, "commit", lambda self, nbytes: committed.append(nbytes))
-    monkeypatch.setattr(ReferenceBackend, "computes", staticmethod(lambda kind: kind != "halve"))
+    monkeypatch.setattr(ReferenceBackend, "computes", staticmethod(lambda kind: kind != "own_halve"))
     with (
         bt.Trainer(NETWORK, (2, 5), optimizer=SGD(0.1), memory="1 MiB", device="reference") as trainer,
-        pytest.raises(ConfigError, match=r"half \(halve\)"),
+        pytest.raises(ConfigError, match=r"half \(own_halve\)"),
     ):
         _ = trainer.plan
     assert not committed

@@ -109,18 +109,18 @@ def graph_of(roles, *ops, sizes=None):
     [(Role.ACTIVATION, True), (Role.INPUT, True)]
     + [(role, False) for role in (Role.SCALARS, Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER)],
 )
-def test_whose_memory_may_be_taken_over(role, shared):
+def test_whose_memory_an_output_may_reuse(role, shared):
     graph = graph_of([role, Role.ACTIVATION], ("relu", (0,), (1,)))
     lifetimes = find_lifetimes(graph, [0], no_workspace, resident=[0])
     assert (lifetimes.buffer == [0, 0]) == shared
 
 
-def test_memory_of_another_size_is_not_taken_over():
+def test_memory_of_another_size_is_not_reused():
     graph = graph_of([Role.INPUT, Role.ACTIVATION], ("relu", (0,), (1,)), sizes=[64, 128])
     assert find_lifetimes(graph, [0], no_workspace).buffer == [0, 1]
 
 
-def test_memory_is_taken_over_once(monkeypatch):
+def test_memory_of_an_input_is_reused_once(monkeypatch):
     """Two inputs that end offer theirs to one output, which takes the first; two outputs never take the same."""
     graph = graph_of([Role.INPUT, Role.INPUT, Role.ACTIVATION], ("add", (0, 1), (2,)))
     assert find_lifetimes(graph, [0], no_workspace).buffer == [0, 1, 0]

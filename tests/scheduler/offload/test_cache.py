@@ -135,7 +135,7 @@ def plain_evictions(case, pages, eviction):
     for position in range(len(lifetimes.steps)):
         alive = {i for i in of if lifetimes.birth[i] <= position <= lifetimes.death[i]}
         needed = {i for i in alive if position in of[i]}
-        taken_over = {old for old, _ in case.uses.handed_over[position]}
+        reused = {old for old, _ in case.uses.handed_over[position]}
         there = (there & alive) | needed
 
         def last(i, position=position):
@@ -144,7 +144,7 @@ def plain_evictions(case, pages, eviction):
         def following(i, position=position):
             return min(u for u in of[i] if u >= position)
 
-        while len(there - taken_over) > pages:
+        while len(there - reused) > pages:
             rank = last if eviction is EvictionRule.LRU else lambda i: -following(i)
             victim = min(there - needed, key=lambda i: (rank(i), i))
             there.remove(victim)

@@ -45,7 +45,7 @@ def chain(seed):
 def ways(case):
     """For every way to move what may move: the most bytes live, those with labels there to the end, and the seconds.
 
-    Played anew, by hand.
+    They are counted here with code of the test's own, from the definition.
 
     A tensor is read by the next operation and by one of the backward pass. Between these two it may be sent before one
     operation, waited for before the same or a later one, and sent for before the same or a later one.

@@ -60,18 +60,18 @@ def train(strategy: str, **choices: object) -> tuple[str, list[float], bt.Plan]:
 def test_it_is_told_of_read_and_taken_back_like_the_packages_own():
     before = list(STRATEGIES)
     with register_strategies(RECOMPUTE):
-        assert list(STRATEGIES) == [*before, "recompute-cheap"]
-        assert list_spellings()[-2:] == ("recompute-cheap", "recompute-cheap:K")
-        assert parse_strategy("recompute-cheap:2") == StrategyName("recompute-cheap", 2)
-        with pytest.raises(bt.ConfigError, match="recompute-cheap:K with a whole number"):
-            parse_strategy("recompute-cheap:two")
-        with pytest.raises(bt.ConfigError, match="Did you mean 'recompute-cheap:2'"):
+        assert list(STRATEGIES) == [*before, "own-recompute-cheap"]
+        assert list_spellings()[-2:] == ("own-recompute-cheap", "own-recompute-cheap:K")
+        assert parse_strategy("own-recompute-cheap:2") == StrategyName("own-recompute-cheap", 2)
+        with pytest.raises(bt.ConfigError, match="own-recompute-cheap:K with a whole number"):
+            parse_strategy("own-recompute-cheap:two")
+        with pytest.raises(bt.ConfigError, match="Did you mean 'own-recompute-cheap:2'"):
             parse_strategy("recompute-cheep:2")
         with pytest.raises(bt.ConfigError, match="not taken"):
             bt.register_strategy(bt.StrategyKind("keep", RecomputeCheap.make))
     assert list(STRATEGIES) == before
     with pytest.raises(bt.ConfigError, match="one of auto"):
-        parse_strategy("recompute-cheap")
+        parse_strategy("own-recompute-cheap")
     with pytest.raises(bt.ConfigError, match="an added one"):
         bt.unregister_strategy("keep")
 
@@ -79,7 +79,7 @@ def test_it_is_told_of_read_and_taken_back_like_the_packages_own():
 def test_training_with_it_gives_the_bits_of_keep():
     weights, losses, _ = train("keep")
     with register_strategies(RECOMPUTE):
-        for strategy, least in (("recompute-cheap", 3), ("recompute-cheap:1", 1)):
+        for strategy, least in (("own-recompute-cheap", 3), ("own-recompute-cheap:1", 1)):
             own_weights, own_losses, plan = train(strategy)
             assert plan.strategy == strategy
             assert plan.recomputed_ops >= least
@@ -89,7 +89,7 @@ def test_training_with_it_gives_the_bits_of_keep():
 def test_training_with_one_that_moves_gives_the_bits_of_keep(tmp_path):
     weights, losses, _ = train("keep")
     with register_strategies(MOVE):
-        own_weights, own_losses, plan = train("move-activations", link="500 MB", spill_dir=str(tmp_path))
+        own_weights, own_losses, plan = train("own-move-activations", link="500 MB", spill_dir=str(tmp_path))
         assert plan.offloaded_bytes > 0 and plan.fetched_bytes == plan.offloaded_bytes
         assert (own_weights, own_losses) == (weights, losses)
 
@@ -99,28 +99,28 @@ def test_its_plans_hold_byte_by_byte(seed):
     problem = random_problem(seed)
     linked_problem = with_link(problem, random_link(seed))
     with register_strategies(RECOMPUTE, MOVE):
-        for case, name in ((problem, "recompute-cheap"), (linked_problem, "move-activations")):
+        for case, name in ((problem, "own-recompute-cheap"), (linked_problem, "own-move-activations")):
             planner = StrategyPlanner(case, name)
             plan = planner.plan(planner.least_bytes)
             run_byte_by_byte(plan, case)
             with pytest.raises(bt.BudgetError, match="'stream' needs"):
                 planner.plan(planner.least_bytes - 1)
-        with pytest.raises(bt.ConfigError, match=r"'move-activations' can move .* Give --link OUT,IN"):
-            StrategyPlanner(problem, "move-activations")
+        with pytest.raises(bt.ConfigError, match=r"'own-move-activations' can move .* Give --link OUT,IN"):
+            StrategyPlanner(problem, "own-move-activations")
 
 
 def test_the_command_line_takes_its_name(capsys):
     network = ["small_resnet", "--batch", "8", "--device", "null"]
     with register_strategies(RECOMPUTE):
-        assert main(["plan", *network, "--memory", "64 MiB", "--strategy", "recompute-cheap", "--json"]) == 0
+        assert main(["plan", *network, "--memory", "64 MiB", "--strategy", "own-recompute-cheap", "--json"]) == 0
         row = json.loads(capsys.readouterr().out)
-        assert row["strategy"] == "recompute-cheap"
+        assert row["strategy"] == "own-recompute-cheap"
         assert row["recomputed_ops"] > 3
-        assert main(["curve", *network, "--strategies", "recompute-cheap:3", "--points", "2", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out.splitlines()[0])["strategy"] == "recompute-cheap:3"
+        assert main(["curve", *network, "--strategies", "own-recompute-cheap:3", "--points", "2", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[0])["strategy"] == "own-recompute-cheap:3"
         assert main(["info", "--json"]) == 0
-        assert "recompute-cheap:K" in json.loads(capsys.readouterr().out)["strategies"]
-    assert main(["plan", *network, "--memory", "64 MiB", "--strategy", "recompute-cheap"]) != 0
+        assert "own-recompute-cheap:K" in json.loads(capsys.readouterr().out)["strategies"]
+    assert main(["plan", *network, "--memory", "64 MiB", "--strategy", "own-recompute-cheap"]) != 0
     assert "expected one of auto, keep" in capsys.readouterr().err
 
 
@@ -153,9 +153,9 @@ class Given(OneOrder):
 def test_orders_that_are_no_plan_are_refused_by_the_rule_that_they_break():
     problem = random_problem(1)
     for message, order in wrong_orders(problem).items():
-        kind = bt.StrategyKind("wrong", lambda placer, name, order=order: Given(placer, order), natural_first=False)
+        kind = bt.StrategyKind("own-wrong", lambda placer, name, order=order: Given(placer, order), natural_first=False)
         with register_strategies(kind), pytest.raises(bt.PlanError, match=message):
-            make_plan(problem, "wrong", PLENTY)
+            make_plan(problem, "own-wrong", PLENTY)
 
 
 def test_one_that_exceeds_the_budget_is_refused():
@@ -170,8 +170,10 @@ def test_one_that_exceeds_the_budget_is_refused():
         def fastest(self, budget_bytes):
             return super().smallest()
 
-    with register_strategies(bt.StrategyKind("boasting", lambda placer, name: Boasting(placer), natural_first=False)):
-        planner = StrategyPlanner(random_problem(1), "boasting")
+    with register_strategies(
+        bt.StrategyKind("own-boasting", lambda placer, name: Boasting(placer), natural_first=False)
+    ):
+        planner = StrategyPlanner(random_problem(1), "own-boasting")
         with pytest.raises(bt.PlanError, match=f"at most {planner.least_bytes} bytes"):
             planner.plan(planner.least_bytes)
 
@@ -182,10 +184,12 @@ def test_a_trainer_refuses_a_wrong_one_before_anything_runs():
             return natural_order(self.placer.problem.graph)[:-1]
 
     with (
-        register_strategies(bt.StrategyKind("forgetful", lambda placer, name: Forgetful(placer), natural_first=False)),
+        register_strategies(
+            bt.StrategyKind("own-forgetful", lambda placer, name: Forgetful(placer), natural_first=False)
+        ),
         pytest.raises(bt.PlanError, match="every operation to run"),
     ):
-        train("forgetful")
+        train("own-forgetful")
 
 
 def test_the_example_of_the_contributing_page_plans():

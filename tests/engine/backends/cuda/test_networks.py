@@ -72,7 +72,7 @@ def test_every_strategy_and_budget_gives_the_bits_of_keep(seed):
     backend = host_backend()
     case = problem(seed, backend)
     expected = run_on_host(case, make_plan(case, "keep", PLENTY), backend).bits
-    for strategy in ("liveness", "chain", "sequential", "revolve", "offload", "superneurons-memory"):
+    for strategy in STRATEGIES:
         plan = least_plan(case, strategy)
         found = run_on_host(case, plan, backend)
         assert found.executor.high_water_bytes == plan.peak_bytes

@@ -34,6 +34,7 @@ from bathyal.layers import (
 )
 from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import ShapeError
+from tests.support.every_layer import everything
 from tests.support.lowered_graphs import Memory, check_operations
 from tests.support.onednn_library import onednn_backend
 from tests.support.random_networks import random_network
@@ -175,6 +176,7 @@ LAYERS = (
     Conv2d(6, 3),
     Residual(Conv2d(10, 3, padding=1)),
     Residual(ReLU()),
+    Residual(Conv2d(10, 1), activation=ReLU()),
     Branches(Identity(), Conv2d(4, 1), merge=Concat()),
     Branches(Identity(), Conv2d(10, 1), Identity(), merge=Add()),
     Branches(Conv2d(10, 1), Identity(), BatchNorm2d(), merge=Add()),
@@ -183,12 +185,29 @@ LAYERS = (
 )
 
 
+def networks_around(layer):
+    """Networks with their shapes: the layer on images, behind a convolution, and between more."""
+    after = () if isinstance(layer, Flatten) else (Conv2d(5, 1), ReLU())
+    return (
+        (Sequential(layer, *END), (2, 10, 9, 8)),
+        (Sequential(Conv2d(10, 1), layer, *END), (2, 10, 9, 8)),
+        (Sequential(Conv2d(10, 1), BatchNorm2d(), layer, *after, *END), (2, 3, 9, 8)),
+    )
+
+
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
 def test_every_kind_of_layer_on_images_and_on_blocked_activations(layer):
-    check(Sequential(layer, *END), (2, 10, 9, 8))
-    check(Sequential(Conv2d(10, 1), layer, *END), (2, 10, 9, 8))
-    after = () if isinstance(layer, Flatten) else (Conv2d(5, 1), ReLU())
-    check(Sequential(Conv2d(10, 1), BatchNorm2d(), layer, *after, *END), (2, 3, 9, 8))
+    for network, shape in networks_around(layer):
+        check(network, shape)
+
+
+def test_the_list_of_layers_reaches_every_recipe_and_every_operation_of_a_layer():
+    """The recipes by what the backend makes of the networks, the other kinds by the layers' forward graphs."""
+    networks = [case for layer in LAYERS for case in networks_around(layer)]
+    lowered = {op.kind for case in networks for graph in graphs(*case) for op in lower(graph, BACKEND).ops}
+    assert set(RECIPES) <= lowered
+    forward = {op.kind for case in networks for op in forward_graph(*case).ops}
+    assert {op.kind for op in forward_graph(everything(), (3, 5, 33, 30)).ops} <= forward
 
 
 @pytest.mark.parametrize("features", [(1, 1), (3, 5), (10, 7), (33, 16), (100, 130)])

@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 
 from bathyal.engine.backends.reference import blocks
+from bathyal.engine.backends.reference.activation import ACTIVATION
 from bathyal.engine.backends.reference.dropout import uniforms
 from bathyal.layers.graph import TensorSpec
 
 ACTIVATIONS = ["relu", "sigmoid", "tanh"]
+
+
+def test_all_activations_are_tested_here():
+    assert set(ACTIVATION) == {name for kind in ACTIVATIONS for name in (kind, f"{kind}_backward")}
 
 
 def same(x):
