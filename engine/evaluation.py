@@ -5,6 +5,7 @@ The state is there already when a function is called. Nothing here changes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ from .results import Evaluation, count_shares
 from .session import Session
 
 
-def evaluate_batches(session: Session, target: Target, source: Source) -> Evaluation:
+def evaluate_batches(session: Session, find_target: Callable[[int], Target], source: Source) -> Evaluation:
     """Return the means of loss and metrics over all images of a source.
 
     Args:
         session: with the state that is evaluated.
-        target: what the loss compares the network's output with.
+        find_target: tells what the loss compares the outputs of so many images with.
         source: its first epoch is taken.
 
     Raises:
@@ -35,7 +36,7 @@ def evaluate_batches(session: Session, target: Target, source: Source) -> Evalua
     metrics = settings.loss.metrics
     images_seen, loss, counts = 0, 0.0, np.zeros(len(metrics), np.int64)
     for position, (images, labels) in enumerate(source.epoch(0, 0)):
-        images, labels = as_batch(images, labels, settings.input_shape, target, settings.dtype, position=position)
+        images, labels = as_batch(images, labels, settings.input_shape, find_target, settings.dtype, position=position)
         for outputs, count in session.run_in_parts(Mode.EVALUATION, {IMAGES: images, LABELS: labels}):
             images_seen += count
             loss += float(outputs[LOSS][0]) * count

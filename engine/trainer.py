@@ -9,15 +9,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..layers.builder import Layer, forward_graph, require_layer
-from ..layers.losses.loss import Target, find_target
+from ..layers.builder import Layer, require_layer
+from ..layers.losses.loss import Target
 from ..layers.modes import CORRECT, LOSS
 from ..layers.step_scalars import compute_scalars
 from ..memory.errors import DataError
@@ -35,6 +34,7 @@ from .results import Evaluation, StepResult, Watch, count_shares
 from .session import open_session
 from .settings import Choices, Settings, parse_path, require_known, take_earlier_name
 from .state import State
+from .targets import Targets
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -94,6 +94,7 @@ class Trainer:
             choices["device"] = take_earlier_name(backend, choices.get("device"))
         self.settings = Settings(input_shape=input_shape, **choices)
         self.network = require_layer("Trainer", network)
+        self._targets = Targets(network, self.settings)
         rate = self.settings.optimizer.learning_rate if learning_rate is None else learning_rate
         self.learning_rate: LearningRate = require_learning_rate(rate)
         self.step = 0
@@ -164,15 +165,14 @@ class Trainer:
         """
         return self._learned.ensure()
 
-    @cached_property
+    @property
     def target(self) -> Target:
         """What the loss compares the network's output with, for a full batch.
 
         Raises:
             ShapeError: the loss takes no output of that shape.
         """
-        graph = forward_graph(self.network, self.settings.input_shape, self.settings.dtype)
-        return find_target(self.settings.loss, graph.tensors[graph.outputs[0]].spec)
+        return self._targets.find(self.settings.input_shape[0])
 
     @property
     def classes(self) -> int:
@@ -194,7 +194,7 @@ class Trainer:
         begin = time.perf_counter()
         settings = self.settings
         images, labels = as_batch(
-            images, labels, settings.input_shape, self.target, settings.dtype, position=self.batch
+            images, labels, settings.input_shape, self._targets.find, settings.dtype, position=self.batch
         )
         scalars = compute_scalars(settings.optimizer, self.step + 1, self._find_rate())
         self._learned.ensure()
@@ -268,7 +268,7 @@ class Trainer:
         """
         source = batches if isinstance(batches, Source) else FromIterable(batches)
         self._learned.ensure()
-        return evaluate_batches(self._session, self.target, source)
+        return evaluate_batches(self._session, self._targets.find, source)
 
     def predict(self, images: Array) -> Array:
         """Return the outputs for any number of images, such as (n, classes) before softmax: `argmax(1)` is the class.

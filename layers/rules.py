@@ -55,7 +55,9 @@ def _read_spec(where: str, spec: TensorSpec) -> TensorSpec:
     if not sizes or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1 for n in sizes):
         raise GraphError(where, "sizes that are whole numbers of at least 1", f"shape {spec.shape!r}")
     try:
-        dtype = np.dtype(spec.dtype).name
-    except TypeError as error:
-        raise GraphError(where, "a type by numpy's name, such as 'float32'", repr(spec.dtype)) from error
-    return TensorSpec(tuple(map(int, sizes)), dtype)
+        dtype = np.dtype(spec.dtype)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "biufc":
+        raise GraphError(where, "a type of numbers by numpy's name, such as 'float32'", repr(spec.dtype))
+    return TensorSpec(tuple(map(int, sizes)), dtype.name)

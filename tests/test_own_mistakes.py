@@ -125,7 +125,7 @@ def test_a_parameter_without_a_gradient(register):
         (lambda inputs, attrs: (bt.TensorSpec((2, 0), "float32"),), "at least 1"),
         (lambda inputs, attrs: (bt.TensorSpec((2, -1), "float32"),), "at least 1"),
         (lambda inputs, attrs: (bt.TensorSpec((2, 1.5), "float32"),), "at least 1"),
-        (lambda inputs, attrs: (bt.TensorSpec((2, 4), "banana"),), "a type by numpy's name"),
+        (lambda inputs, attrs: (bt.TensorSpec((2, 4), "banana"),), "a type of numbers by numpy's name"),
     ],
 )
 def test_shapes_that_are_none(register, shapes, found):
@@ -313,3 +313,48 @@ def test_a_layer_that_applies_a_kind_twice_is_told_of_scopes(register):
     kind = register(bt.OpKind("own_copy", bt.layers.same_as_first), copy)
     with pytest.raises(bt.GraphError, match=r"builder\.scope"):
         train(Twice())
+
+
+class Pairs:
+    """A loss whose targets are of pairs of samples, so that a short batch has another shape of targets."""
+
+    kind = "own_pairs"
+    attrs = {}  # noqa: RUF012
+    metrics = ()
+
+    def target(self, output):
+        return bt.Target((output.shape[0],) * 2, np.float32)
+
+    def gradient(self, builder, op, scalars):
+        return builder.emit("own_pairs_backward", (op.inputs[0], scalars), op.inputs[:1], {})[0]
+
+
+def test_a_short_batch_has_the_targets_of_its_own_size(register):
+    shapes = lambda inputs, attrs: (bt.TensorSpec((1,), inputs[0].dtype),)  # noqa: E731
+    register(bt.OpKind("own_pairs", shapes), lambda output, target, loss: np.mean(target, out=loss[0:1].reshape(())))
+    register(bt.OpKind("own_pairs_backward"), lambda output, scalars, gradient: copy(output, gradient))
+    network = bt.Sequential(bt.Flatten(), bt.Linear(3))
+    images = np.ones((4, 2, 3, 3), np.float32)
+    with bt.Trainer(
+        network, images.shape, loss=Pairs(), device="reference", costs="analytic", memory="1 MiB"
+    ) as trainer:
+        assert trainer.train_step(images, np.ones((4, 4))).loss == 1
+        for wrong in ((3, 4), (3,), (4, 3)):
+            with pytest.raises(bt.DataError, match=r"expected shape \(3, 3\)"):
+                trainer.train_step(images[:3], np.ones(wrong))
+        assert trainer.train_step(images[:3], np.full((3, 3), 2)).loss == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [((4,), "banana"), ((0,), "float32"), ((4, 1.5), "float32"), (4, "float32"), ((4,), "int64", "3"), ((4,), "U4")],
+)
+def test_targets_that_are_none(given):
+    with pytest.raises(bt.ConfigError, match=r"^Target: "):
+        bt.Target(*given)
+
+
+def test_targets_by_other_names():
+    assert bt.Target([np.int64(4), 2], "f4") == bt.Target((4, 2), "float32") == bt.Target((4, 2), np.float32)
+    with pytest.raises(bt.ConfigError, match=r"one class a sample"):
+        bt.Target((4, 8, 8), "int64", 3)

@@ -10,6 +10,7 @@ Does not check that the images are what the labels say, nor that they are normal
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def as_batch(
     images: object,
     targets: object,
     expected_shape: tuple[int, ...],
-    target: Target,
+    find_target: Callable[[int], Target],
     dtype: npt.DTypeLike,
     position: int,
 ) -> tuple[Array, Array]:
@@ -40,7 +41,7 @@ def as_batch(
         images: real numbers of any width, byte order and strides; finite after the conversion.
         targets: labels, integers of any width and byte order in [0, classes); or what else the loss compares with.
         expected_shape: (N, C, H, W).
-        target: what the loss declares of a full batch.
+        find_target: tells what the loss declares of a batch of so many samples.
         dtype: a floating type.
         position: number of the batch in its epoch, for errors.
 
@@ -50,11 +51,12 @@ def as_batch(
     where = f"batch {position}"
     image_array = _as_array(f"{where}, images", images)
     _check_images(f"{where}, images", image_array, expected_shape)
+    target = find_target(len(image_array))
     target_array = _as_array(f"{where}, {'labels' if target.classes else 'targets'}", targets)
     if target.classes:
         _check_labels(where, target_array, len(image_array), target.classes)
     else:
-        _check_targets(f"{where}, targets", target_array, (len(image_array), *target.shape[1:]), target.dtype)
+        _check_targets(f"{where}, targets", target_array, target.shape, target.dtype)
     converted = _convert(f"{where}, image", image_array, np.dtype(dtype))
     if target.dtype.startswith("float"):
         return converted, _convert(f"{where}, target", target_array, np.dtype(target.dtype))

@@ -13,10 +13,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ...memory.errors import ConfigError, ShapeError
+from ...memory.errors import ConfigError, GraphError, ShapeError
 from ..graph import Op, TensorSpec
 from ..members import require_attrs, require_kind, require_members, require_names
 from ..operations import BackwardBuilder, OpKind, ShapeRule
+from ..rules import read_specs
 
 MEMBERS = ("kind", "attrs", "metrics", "target", "gradient")
 
@@ -36,9 +37,19 @@ class Target:
     classes: int = 0
 
     def __post_init__(self) -> None:
-        if not self.shape or np.dtype(self.dtype).kind not in "if" or (self.classes and self.dtype != "int64"):
-            expected = "a first axis of samples, and integers or real numbers, int64 for classes"
-            raise ConfigError("Target", expected, f"shape {self.shape}, {self.dtype}, {self.classes} classes")
+        given = f"shape {self.shape!r}, {self.dtype!r}, {self.classes!r} classes"
+        try:
+            (spec,) = read_specs("Target", (TensorSpec(self.shape, self.dtype),))
+        except GraphError as error:
+            raise ConfigError("Target", error.expected, given) from None
+        whole = isinstance(self.classes, int) and self.classes >= 0
+        if not whole or np.dtype(spec.dtype).kind not in "if" or (self.classes and spec.dtype != "int64"):
+            expected = "integers or real numbers, and for classes int64 and how many there are"
+            raise ConfigError("Target", expected, given)
+        if self.classes and len(spec.shape) != 1:
+            raise ConfigError("Target", "one class a sample: shape (N,)", given)
+        object.__setattr__(self, "shape", spec.shape)
+        object.__setattr__(self, "dtype", spec.dtype)
 
     @property
     def spec(self) -> TensorSpec:

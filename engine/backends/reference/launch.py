@@ -37,9 +37,13 @@ def make_launch(
                 returned = run(*arrays)
             finally:
                 np.setbufsize(before)
-        # `out=` of numpy gives back the array that it was given; any other result has gone nowhere.
-        if returned is not None and not any(returned is operand for operand in arrays):
+        # `out=` of numpy gives back what it was given, an operand or a view of one; any other result has gone nowhere.
+        if returned is not None and not _is_of(returned, arrays):
             found, hint = f"one that returned a {type(returned).__name__}", "Write into the outputs, by numpy's out=."
             raise DeviceError(f"kernel {variant.name!r}", "a function that writes its outputs", found, hint)
 
     return launch
+
+
+def _is_of(returned: object, operands: Sequence[Array]) -> bool:
+    return isinstance(returned, np.ndarray) and any(np.may_share_memory(returned, operand) for operand in operands)

@@ -237,7 +237,7 @@ def good(count=4):
 
 
 def check(images, labels, dtype=np.float32, classes=10):
-    return as_batch(images, labels, SHAPE, Target(SHAPE[:1], "int64", classes), dtype, 7)
+    return as_batch(images, labels, SHAPE, lambda n: Target((n,), "int64", classes), dtype, 7)
 
 
 class TestAsBatch:
@@ -328,7 +328,9 @@ class TestAsBatch:
 
     def test_a_missing_channel_axis_is_hinted_at(self):
         with pytest.raises(DataError, match=r"images\[:, None\]"):
-            as_batch(np.zeros((4, 8, 8)), np.zeros(4, int), (4, 1, 8, 8), Target((4,), "int64", 10), np.float32, 0)
+            as_batch(
+                np.zeros((4, 8, 8)), np.zeros(4, int), (4, 1, 8, 8), lambda n: Target((n,), "int64", 10), np.float32, 0
+            )
 
     @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     @pytest.mark.parametrize("code", ["<f4", ">f4", "f8", "f2"])
@@ -375,7 +377,7 @@ class TestAsBatch:
 
 
 def check_targets(targets, dtype="float32", shape=(4, 2)):
-    return as_batch(good(len(targets))[0], targets, SHAPE, Target(shape, dtype), np.float32, 7)[1]
+    return as_batch(good(len(targets))[0], targets, SHAPE, lambda n: Target((n, *shape[1:]), dtype), np.float32, 7)[1]
 
 
 class TestTargetsThatAreNoClasses:
@@ -412,7 +414,7 @@ class TestTargetsThatAreNoClasses:
 
     @pytest.mark.parametrize("wrong", [((), "float32", 0), ((4,), "complex64", 0), ((4,), "float32", 3)])
     def test_a_target_that_makes_no_sense(self, wrong):
-        with pytest.raises(ConfigError, match="Target: expected a first axis"):
+        with pytest.raises(ConfigError, match=r"^Target: expected"):
             Target(*wrong)
 
 
