@@ -67,7 +67,7 @@ def train(device, strategy, memory, folder):
 
 
 @pytest.mark.parametrize("device", ["reference", "onednn"])
-@pytest.mark.parametrize("strategy", ["move-activations", "recompute-cheap", "stream"])
+@pytest.mark.parametrize("strategy", ["own-move-activations", "own-recompute-cheap", "stream"])
 def test_all_of_them_train_together_within_a_budget_and_go_on_from_a_checkpoint(device, strategy, tmp_path):
     weights, losses, kept = train(device, "keep", "64 MiB", tmp_path)
     least = train(device, strategy, "64 MiB", tmp_path)[2].min_budget_bytes
@@ -75,7 +75,7 @@ def test_all_of_them_train_together_within_a_budget_and_go_on_from_a_checkpoint(
     found, found_losses, plan = train(device, strategy, least, tmp_path)
     assert (found, found_losses) == (weights, losses)
     assert losses[-1] < losses[0]
-    if strategy == "recompute-cheap":
+    if strategy == "own-recompute-cheap":
         assert plan.recomputed_ops and not plan.offloaded_bytes
     else:
         assert plan.offloaded_bytes and plan.fetched_bytes
