@@ -20,8 +20,8 @@ from bathyal.engine.planning.profile import estimate
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
-from bathyal.scheduler.blocks.model import background_bytes, chain_model
-from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.blocks.model import count_background_bytes, model_chain
+from bathyal.scheduler.layout.kernels import Kernels, choose_least_workspace
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.link import Link
 from bathyal.scheduler.plan.state_layout import lay_out_state
@@ -72,8 +72,8 @@ def problem_of(name: str) -> tuple[Problem, int]:
     shape = (BATCHES.get(name, 8), entry.channels, entry.image_side, entry.image_side)
     graph = lower(training_graph(forward_graph(build_model(name), shape), SGD(0.1, momentum=0.9)), backend)
     costs = estimate(graph, backend)
-    chain = chain_model(graph, costs, [least_workspace(costs, Kernels.FIXED)], search=False).chain
-    held = background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
+    chain = model_chain(graph, costs, [choose_least_workspace(costs, Kernels.FIXED)], search=False).chain
+    held = count_background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
     held += sum(block.options[0].saved_bytes for block in chain.blocks)
     return Problem(graph, costs, Kernels.FIXED, lay_out_state(graph)), held
 

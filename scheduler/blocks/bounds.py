@@ -24,7 +24,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from ...layers.graph import FED, STATE, Graph, Op, Phase, Role
-from ..chain.hull import Hull, Segment, lower_hull
+from ..chain.hull import Hull, Segment, find_lower_hull
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
 from ..plan.link import Link
@@ -121,7 +121,7 @@ def _find_hull(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[i
         for t in op.inputs:
             if t in missing:
                 missing[t] |= runs & ~held[t]
-    return lower_hull(nbytes.tolist(), seconds.tolist())
+    return find_lower_hull(nbytes.tolist(), seconds.tolist())
 
 
 def _begins_backward(graph: Graph, op: Op) -> bool:

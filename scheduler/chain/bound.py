@@ -1,7 +1,7 @@
 """A lower bound on the time of every plan of a chain, from a knapsack instead of a table.
 
 It holds for every plan that runs the blocks of the chain whole, each backward pass with one of the block's options: for
-all plans that the dynamic programs search, and also for plans that drop early what they stored. When the loss is
+all plans that the dynamic program searches, and also for plans that drop early what they stored. When the loss is
 computed, each block either holds what one of its options saves, or has run without saving and runs forward once more.
 Choosing for each block is a multiple-choice knapsack, and the bound is its linear relaxation. It is lower than the
 bound of `dp` with sizes rounded down, but takes milliseconds for chains of any length.
@@ -11,7 +11,7 @@ Not checked: the chain's numbers. Source: ours; with one option for each block i
 
 from __future__ import annotations
 
-from .hull import Hull, Segment, lower_hull
+from .hull import Hull, Segment, find_lower_hull
 from .types import Chain, ChainBlock
 
 
@@ -40,4 +40,4 @@ def _find_hull(block: ChainBlock) -> Hull:
     """The least seconds of a block over the bytes that it holds when the loss is computed."""
     seconds = [o.forward_seconds + o.backward_seconds for o in block.options]
     first_run = min(block.plain_forward_seconds, *(o.forward_seconds for o in block.options))
-    return lower_hull([0, *(o.saved_bytes for o in block.options)], [min(seconds) + first_run, *seconds])
+    return find_lower_hull([0, *(o.saved_bytes for o in block.options)], [min(seconds) + first_run, *seconds])

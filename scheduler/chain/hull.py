@@ -15,7 +15,7 @@ Hull = tuple[float, list[Segment]]
 """Seconds at the fewest bytes, and the segments of a lower convex hull from there, steepest first."""
 
 
-def lower_hull(nbytes: Sequence[int], seconds: Sequence[float]) -> Hull:
+def find_lower_hull(nbytes: Sequence[int], seconds: Sequence[float]) -> Hull:
     """Find the lower convex hull of points (bytes, seconds), from the point of fewest bytes on."""
     points: list[tuple[int, float]] = []
     for x, y in sorted(zip(nbytes, seconds, strict=True)):

@@ -81,7 +81,7 @@ class Lifetimes(LiveIntervals):
         return np.cumsum(change[:-1])
 
 
-def without_dead_recomputations(graph: Graph, order: Sequence[int]) -> list[int]:
+def drop_dead_recomputations(graph: Graph, order: Sequence[int]) -> list[int]:
     """Leave out repeated runs whose outputs no operation reads before they are made again."""
     first: dict[int, int] = {}
     for position, number in enumerate(order):

@@ -47,7 +47,7 @@ class ArenaMap:
         end = self._segments[start][0]
         return end if end in self._segments else None
 
-    def tightest(self, nbytes: int) -> int | None:
+    def find_tightest(self, nbytes: int) -> int | None:
         """Return where the smallest hole of at least so many bytes begins; of equally small ones the lowest."""
         place = bisect_left(self._holes, (nbytes, -1))
         return self._holes[place][1] if place < len(self._holes) else None

@@ -143,7 +143,7 @@ class _Cache:
         self._missed: dict[int, int] = {}
         self._early: dict[int, int] = {}
         self._comes = [0.0, *accumulate(timing.seconds)]
-        self._heavy = _heavy_before(timing.heavy)
+        self._heavy = _find_heavy_before(timing.heavy)
         self._link_free = 0.0
         self._in_seconds = [timing.link.in_seconds(n) for n in uses.nbytes]
         self._absent: list[tuple[int, int]] = sorted((-uses.first_use(i), -i) for i in uses.at_home)
@@ -214,7 +214,7 @@ class _Cache:
     def _place(self, instance: int, position: int, locked: Collection[int], later_than: int | None) -> bool:
         """Place an instance, evicting others if need be; with `later_than` only those that are used later."""
         nbytes = self._uses.nbytes[instance]
-        address = self._map.tightest(nbytes)
+        address = self._map.find_tightest(nbytes)
         if address is None and position:
             address = self._make_room(nbytes, position, locked, later_than)
         if address is None:
@@ -362,7 +362,7 @@ class _Cache:
         return len(self._comes) - 1 if after is None else after
 
 
-def _heavy_before(heavy: Sequence[bool]) -> list[int]:
+def _find_heavy_before(heavy: Sequence[bool]) -> list[int]:
     """Return for each position the last heavy operation before it, or the position itself where there is none."""
     found, last = [], -1
     for position, is_heavy in enumerate(heavy):

@@ -16,27 +16,27 @@ from ...layers.graph import FED, STATE, Graph, Op, Phase
 from ...layers.kinds import KINDS
 from ..layout.lifetimes import Lifetimes
 from ..plan.steps import Run
-from .recompute import Segmented, runs_of
+from .recompute import Segmented, find_runs
 
 
-def cheap_segments(graph: Graph) -> Segmented[int]:
+def find_cheap_segments(graph: Graph) -> Segmented[int]:
     """Return the step of a training graph with all its runs of cheap operations as segments, first to last."""
     turn = 1 + max(op.id for op in graph.ops if op.phase is Phase.LOSS)
-    sources = {op.id: source for op in graph.ops[:turn] if (source := _only_activation(graph, op)) is not None}
+    sources = {op.id: source for op in graph.ops[:turn] if (source := _find_only_activation(graph, op)) is not None}
     cheap = [graph.ops[number] for number in sources]
-    runs = runs_of((op.id, sources[op.id], op.outputs[0]) for op in cheap)
+    runs = find_runs((op.id, sources[op.id], op.outputs[0]) for op in cheap)
     makes = {op.id: tuple(t for i, t in enumerate(op.outputs) if i not in KINDS[op.kind].kept) for op in cheap}
     backward = [op.id for op in graph.ops[turn:]]
     reads = {number: graph.ops[number].inputs for number in backward}
     return Segmented([op.id for op in graph.ops[:turn]], backward, runs, makes, reads)
 
 
-def first_segments(steps: Segmented[int], count: int) -> Segmented[int]:
+def take_first_segments(steps: Segmented[int], count: int) -> Segmented[int]:
     """Return the same step with the first segments alone, whose values live longest."""
     return replace(steps, segments=steps.segments[:count])
 
 
-def _only_activation(graph: Graph, op: Op) -> int | None:
+def _find_only_activation(graph: Graph, op: Op) -> int | None:
     """Return the tensor that a cheap operation reads beside state; None for all other operations."""
     if op.phase is not Phase.FORWARD or op.updates or KINDS[op.kind].heavy:
         return None
@@ -44,7 +44,9 @@ def _only_activation(graph: Graph, op: Op) -> int | None:
     return read[0] if len(read) == 1 else None
 
 
-def affordable(lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, beside: Container[int]) -> list[bool]:
+def find_affordable(
+    lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, beside: Container[int]
+) -> list[bool]:
     """Return for each segment whether it can be recomputed as a whole, and its values be used, within a limit.
 
     Args:

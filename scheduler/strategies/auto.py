@@ -23,11 +23,11 @@ class BestOf(Strategy):
 
     def smallest(self) -> PlacedOrder:
         """Return the plan that needs the least memory."""
-        return self._placer.smallest_of(strategy.smallest() for strategy in self._strategies)
+        return self._placer.choose_smallest(strategy.smallest() for strategy in self._strategies)
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan; None where no strategy has one."""
-        return self._placer.fastest_of((s.fastest(budget_bytes) for s in self._strategies), budget_bytes)
+        return self._placer.choose_fastest((s.fastest(budget_bytes) for s in self._strategies), budget_bytes)
 
     def chain_bound_seconds(self, budget_bytes: int) -> float:
         """Return the highest bound of the strategies."""

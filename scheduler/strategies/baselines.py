@@ -21,12 +21,12 @@ from typing import TypeAlias
 
 from ...memory.errors import ConfigError
 from ..blocks.cut import split_blocks
-from ..blocks.model import ChainModel, chain_model, expand
-from ..chain.revolve import most_slots, revolve_steps
-from ..chain.sequential import check_segments, sequential_steps
+from ..blocks.model import ChainModel, expand, model_chain
+from ..chain.revolve import count_most_slots, write_revolve_steps
+from ..chain.sequential import check_segments, write_sequential_steps
 from ..chain.simulate import simulate_chain
 from ..chain.types import Chain, ChainStep
-from ..layout.lifetimes import Lifetimes, without_dead_recomputations
+from ..layout.lifetimes import Lifetimes, drop_dead_recomputations
 from ..layout.placer import PlacedOrder, Placer
 from ..plan.steps import Run
 from .strategy import Strategy, StrategyKind, StrategyName
@@ -54,9 +54,9 @@ class Candidate:
     peak_bytes: int
 
 
-def plain_model(placer: Placer) -> ChainModel:
+def model_plain_chain(placer: Placer) -> ChainModel:
     """Make the chain of a graph with one way through each block: all that its backward pass reads is saved."""
-    return chain_model(placer.problem.graph, placer.problem.costs, [placer.choose], search=False)
+    return model_chain(placer.problem.graph, placer.problem.costs, [placer.choose], search=False)
 
 
 def list_candidates(chain: Chain, strategy: StrategyName) -> list[Candidate]:
@@ -87,8 +87,8 @@ def list_candidates(chain: Chain, strategy: StrategyName) -> list[Candidate]:
 def _pattern(chain: Chain, strategy: StrategyName) -> tuple[_WriteSteps, int]:
     """Return what writes the steps of a baseline, and the largest number of segments or slots that makes sense."""
     if strategy.name == SEQUENTIAL.name:
-        return sequential_steps, max(len(chain.blocks) - 1, 1)
-    return revolve_steps, most_slots(chain)
+        return write_sequential_steps, max(len(chain.blocks) - 1, 1)
+    return write_revolve_steps, count_most_slots(chain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class BaselineStrategy(Strategy):
     Args:
         placer: of the graph.
         strategy: `sequential` or `revolve`; its detail is the number of segments, None tries all.
-        model: what `plain_model` makes, where it is at hand.
+        model: what `model_plain_chain` makes, where it is at hand.
     """
 
     def __init__(self, placer: Placer, strategy: StrategyName, model: ChainModel | None = None) -> None:
@@ -126,7 +126,7 @@ class BaselineStrategy(Strategy):
 
     @cached_property
     def _model(self) -> ChainModel:
-        return self._given_model or plain_model(self._placer)
+        return self._given_model or model_plain_chain(self._placer)
 
     @cached_property
     def _candidates(self) -> list[Candidate]:
@@ -142,7 +142,7 @@ class BaselineStrategy(Strategy):
         if number not in self._found:
             graph, model, placer = self._placer.problem.graph, self._model, self._placer
             write_steps, _ = _pattern(model.chain, self._strategy)
-            order = without_dead_recomputations(graph, expand(graph, model, write_steps(model.chain, number)))
+            order = drop_dead_recomputations(graph, expand(graph, model, write_steps(model.chain, number)))
             lifetimes = placer.find_lifetimes(order)
             live = int(lifetimes.live_bytes().max())
             self._found[number] = _TimedCandidate(number, order, lifetimes, placer.seconds(lifetimes), live)

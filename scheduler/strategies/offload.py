@@ -25,13 +25,13 @@ from ...layers.graph import STATE, Phase, Role
 from ...layers.kinds import KINDS
 from ...memory.errors import one_of
 from ...memory.sizes import format_size
-from ..layout.kernels import Choice, Kernels, fastest_within
+from ..layout.kernels import Choice, Kernels, choose_fastest_within
 from ..layout.lifetimes import Lifetimes
 from ..layout.placer import PlacedOrder, Placer
 from ..offload.cache import EvictionRule, Timing, schedule_cache
-from ..offload.recompute import Recomputation, Segmented, recomputing_order
-from ..offload.segments import affordable, cheap_segments, first_segments
-from ..offload.transfers import with_moves
+from ..offload.recompute import Recomputation, Segmented, write_recomputing_order
+from ..offload.segments import find_affordable, find_cheap_segments, take_first_segments
+from ..offload.transfers import insert_moves
 from ..offload.uses import UseTable
 from ..plan.link import Link
 from ..plan.state_layout import StateLayout, lay_out_state, sort_by_block
@@ -119,7 +119,7 @@ class OffloadStrategy(Strategy):
 
     @cached_property
     def _segments(self) -> Segmented[int]:
-        return cheap_segments(self._placer.problem.graph)
+        return find_cheap_segments(self._placer.problem.graph)
 
     @cached_property
     def _smallest_state(self) -> StateLayout:
@@ -197,7 +197,7 @@ class OffloadStrategy(Strategy):
         if problem.kernels is not Kernels.FIT:
             return [self._placer.choose]
         room = budget_bytes - self._smallest_state.nbytes
-        return [self._placer.choose, fastest_within(problem.costs, room // WORKSPACE_SHARE)]
+        return [self._placer.choose, choose_fastest_within(problem.costs, room // WORKSPACE_SHARE)]
 
     def _list_orders(self, budget_bytes: int) -> Iterator[tuple[str, Sequence[int]]]:
         yield "nothing repeated", self._own_order
@@ -210,7 +210,7 @@ class OffloadStrategy(Strategy):
         if self._chain is not None:
             for times in (1.0,) if self._many else ROOMS:
                 room = int(times * (budget_bytes - self._smallest_state.nbytes))
-                chain_order = self._chain.order_within(room)
+                chain_order = self._chain.find_order_within(room)
                 if chain_order is not None and len(chain_order) > len(self._own_order):
                     yield f"the chain plan for {format_size(room)}", chain_order
 
@@ -220,7 +220,7 @@ class OffloadStrategy(Strategy):
         schedule = schedule_cache(uses, first, budget_bytes // PAGE * PAGE, rule, candidate.timing)
         if schedule is None:
             return None
-        order = with_moves(candidate.order, candidate.lifetimes, schedule, candidate.timing)
+        order = insert_moves(candidate.order, candidate.lifetimes, schedule, candidate.timing)
         lifetimes = self._placer.find_lifetimes(order, candidate.choose, state)
         # Each time that a tensor is brought to the arena it is a new instance: its addresses in that order.
         stays: dict[int, list[int]] = {}
@@ -265,14 +265,16 @@ class OffloadStrategy(Strategy):
 
     def _recompute(self, count: int, recomputation: Recomputation, budget_bytes: int) -> list[int]:
         """Return the order in which the first `count` segments of cheap operations are dropped and computed again."""
-        steps = first_segments(self._segments, count)
+        steps = take_first_segments(self._segments, count)
         at_once = [recomputation is not Recomputation.MEMORY_CENTRIC] * count
-        order = recomputing_order(steps, at_once)
+        order = write_recomputing_order(steps, at_once)
         if recomputation is Recomputation.COST_AWARE:
             state = self._smallest_state
             lifetimes = self._placer.find_lifetimes(order, state=state)
             staying = {t.id for t in self._placer.problem.graph.with_role(*STATE) if t.name in state.addresses}
-            order = recomputing_order(steps, affordable(lifetimes, steps, budget_bytes - state.nbytes, staying))
+            order = write_recomputing_order(
+                steps, find_affordable(lifetimes, steps, budget_bytes - state.nbytes, staying)
+            )
         return order
 
     def _make_candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:

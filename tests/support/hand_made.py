@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from bathyal.layers.graph import Graph, Op, Phase, Role, Tensor
 from bathyal.layers.kinds import KINDS
-from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.layout.kernels import Kernels, choose_least_workspace
 from bathyal.scheduler.layout.lifetimes import Lifetimes, find_lifetimes
 from bathyal.scheduler.layout.moves import Order
 from bathyal.scheduler.layout.placer import PlacedOrder, Placer
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.offload.cache import EvictionRule, Timing
-from bathyal.scheduler.offload.recompute import recomputing_order
-from bathyal.scheduler.offload.segments import cheap_segments
+from bathyal.scheduler.offload.recompute import write_recomputing_order
+from bathyal.scheduler.offload.segments import find_cheap_segments
 from bathyal.scheduler.offload.uses import UseTable
 from bathyal.scheduler.plan.costs import CostTable, KernelCost
 from bathyal.scheduler.plan.link import Link
@@ -46,7 +46,7 @@ def make_case(problem: Problem, order: Sequence[int] | None = None) -> Cached:
     """An order of a problem with a link; by default the graph's own."""
     assert problem.costs.link is not None
     graph, order = problem.graph, [op.id for op in problem.graph.ops] if order is None else list(order)
-    lifetimes = find_lifetimes(graph, order, least_workspace(problem.costs, problem.kernels))
+    lifetimes = find_lifetimes(graph, order, choose_least_workspace(problem.costs, problem.kernels))
     seconds = [problem.costs.kernels[number][0].seconds for number in order]
     heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
     return Cached(problem, order, lifetimes, UseTable(graph, lifetimes), Timing(seconds, heavy, problem.costs.link))
@@ -54,9 +54,12 @@ def make_case(problem: Problem, order: Sequence[int] | None = None) -> Cached:
 
 def list_orders(problem: Problem) -> list[list[int]]:
     """The graph's own order, and all cheap operations repeated step by step, or segment by segment."""
-    steps = cheap_segments(problem.graph)
+    steps = find_cheap_segments(problem.graph)
     count = len(steps.segments)
-    return [[op.id for op in problem.graph.ops], *(recomputing_order(steps, [once] * count) for once in (False, True))]
+    return [
+        [op.id for op in problem.graph.ops],
+        *(write_recomputing_order(steps, [once] * count) for once in (False, True)),
+    ]
 
 
 def hand_made(
