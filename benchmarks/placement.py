@@ -26,7 +26,8 @@ from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.link import Link
 from bathyal.scheduler.plan.state_layout import lay_out_state
 from bathyal.scheduler.planner import StrategyPlanner
-from bathyal.scheduler.strategies.names import MOVING
+from bathyal.scheduler.strategies.names import find_link_use
+from bathyal.scheduler.strategies.strategy import LinkUse
 
 SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)
 STRATEGIES = ("keep", "liveness", "chain", "sequential", "revolve", "offload", "superneurons", "stream")
@@ -55,7 +56,7 @@ def main() -> int:
 def overheads(name: str, strategy: str) -> Iterator[tuple[float, str, str, float]]:
     """Arena by live peak of each share that has a plan."""
     problem, held = problem_of(name)
-    if strategy in MOVING:
+    if find_link_use(strategy) is LinkUse.REQUIRED:
         problem = replace(problem, costs=replace(problem.costs, link=LINK))
     planner = StrategyPlanner(problem, strategy)
     for share in SHARES:

@@ -28,7 +28,7 @@ from ..chain.types import (
     ForwardDiscard,
     ForwardSave,
 )
-from ..layout.kernels import Choice
+from ..layout.kernels import KernelChoice
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
 from ..plan.steps import NO_TENSOR
@@ -61,7 +61,7 @@ class ChainModel:
     chain: Chain
     blocks: tuple[BlockOps, ...]
     routes: tuple[tuple[Route, ...], ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[KernelChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Route:
     kernels: int
 
 
-def model_chain(graph: Graph, costs: CostTable, choices: Sequence[Choice], *, search: bool = True) -> ChainModel:
+def model_chain(graph: Graph, costs: CostTable, choices: Sequence[KernelChoice], *, search: bool = True) -> ChainModel:
     """Model a graph as a chain: find the schedules of every block and their numbers.
 
     Args:
@@ -185,7 +185,7 @@ def expand(graph: Graph, model: ChainModel, steps: Iterable[ChainStep]) -> list[
     return order
 
 
-def choose_kernels(model: ChainModel, steps: Iterable[ChainStep]) -> Choice:
+def choose_kernels(model: ChainModel, steps: Iterable[ChainStep]) -> KernelChoice:
     """Choose the kernels that the options of the steps were priced with."""
     fast: set[int] = set()
     for step in steps:

@@ -11,7 +11,7 @@ Not checked: the chain's numbers. Source: ours; with one option for each block i
 
 from __future__ import annotations
 
-from .hull import Hull, Segment, find_lower_hull
+from .hull import Hull, HullEdge, find_lower_hull
 from .types import Chain, ChainBlock
 
 
@@ -19,17 +19,17 @@ def chain_bound_seconds(chain: Chain, budget_bytes: int) -> float:
     """The seconds that no plan of the chain within `budget_bytes`, which count the chain's input, can go below."""
     hulls: dict[ChainBlock, Hull] = {}
     seconds = 0.0
-    segments: list[Segment] = []
+    edges: list[HullEdge] = []
     for block in chain.blocks[:-1]:
         if block not in hulls:
             hulls[block] = _find_hull(block)
         nothing_held, steps = hulls[block]
         seconds += nothing_held
-        segments += steps
+        edges += steps
     loss = chain.blocks[-1].options[0]
     seconds += loss.forward_seconds + loss.backward_seconds
     room = budget_bytes - chain.blocks[0].input_bytes
-    for saved_per_byte, nbytes in sorted(segments, reverse=True):
+    for saved_per_byte, nbytes in sorted(edges, reverse=True):
         held = min(nbytes, max(room, 0))
         room -= held
         seconds -= saved_per_byte * held

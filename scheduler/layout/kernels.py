@@ -11,7 +11,7 @@ from enum import Enum
 
 from ...layers.graph import Graph, Phase
 from ..plan.costs import CostTable
-from ..plan.steps import NO_INSTANCE, Run, align_up
+from ..plan.steps import NO_INSTANCE, Run, align_address
 from .lifetimes import Lifetimes
 
 
@@ -22,11 +22,11 @@ class Kernels(str, Enum):
     FIT = "fit"
 
 
-Choice = Callable[[int], tuple[int, int]]
+KernelChoice = Callable[[int], tuple[int, int]]
 """Returns for an operation's id the index and the workspace bytes of its kernel."""
 
 
-def choose_least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
+def choose_least_workspace(costs: CostTable, kernels: Kernels) -> KernelChoice:
     """Return the choice that memory is planned with: the first kernel where they are fixed, else least workspace."""
 
     def choose(op: int) -> tuple[int, int]:
@@ -42,12 +42,12 @@ def _choose_fastest(costs: CostTable, op: int, among: Iterable[int]) -> tuple[in
     return index, options[index].workspace_bytes
 
 
-def choose_fastest(costs: CostTable) -> Choice:
+def choose_fastest(costs: CostTable) -> KernelChoice:
     """Return the choice of the fastest kernel of each operation, whatever its workspace."""
     return lambda op: _choose_fastest(costs, op, range(len(costs.kernels[op])))
 
 
-def choose_fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
+def choose_fastest_within(costs: CostTable, workspace_bytes: int) -> KernelChoice:
     """Return the choice of the fastest kernel with at most so much workspace, else of the one with the least."""
 
     def choose(op: int) -> tuple[int, int]:
@@ -58,13 +58,13 @@ def choose_fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
     return choose
 
 
-def choose_fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
+def choose_fast_gradients(graph: Graph, costs: CostTable, otherwise: KernelChoice) -> KernelChoice:
     """Return the choice of the fastest kernels for the backward pass, and of `otherwise` for what may run again."""
     fast = choose_fastest(costs)
     return lambda op: otherwise(op) if graph.ops[op].phase is Phase.FORWARD else fast(op)
 
 
-def choose_fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> Choice:
+def choose_fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> KernelChoice:
     """Return the choice of the fastest kernels that fit `room_bytes` beside what lives in `planned` when they run."""
     live = planned.live_bytes()
     free: dict[int, int] = {}
@@ -78,7 +78,7 @@ def choose_fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: i
     def choose(op: int) -> tuple[int, int]:
         options = costs.kernels[op]
         smallest = costs.find_smallest(op)
-        fits = [i for i, k in enumerate(options) if align_up(k.workspace_bytes) <= free[op] or i == smallest]
+        fits = [i for i, k in enumerate(options) if align_address(k.workspace_bytes) <= free[op] or i == smallest]
         return _choose_fastest(costs, op, fits)
 
     return choose

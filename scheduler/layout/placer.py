@@ -12,7 +12,7 @@ from ...layers.graph import Phase
 from ..plan.simulate import time_steps
 from ..plan.state_layout import StateLayout
 from ..plan.steps import ALIGNMENT, NO_TENSOR, PAGE
-from .kernels import Choice, Kernels, choose_fastest_that_fits, choose_least_workspace
+from .kernels import KernelChoice, Kernels, choose_fastest_that_fits, choose_least_workspace
 from .lifetimes import Lifetimes, LiveIntervals, aligned_size, find_lifetimes
 from .moves import Order
 from .placement import Rectangle, place
@@ -66,7 +66,9 @@ class Placer:
         self.choose = choose_least_workspace(problem.costs, problem.kernels)
         self._whole_step = whole_step
 
-    def find_lifetimes(self, order: Order, choose: Choice | None = None, state: StateLayout | None = None) -> Lifetimes:
+    def find_lifetimes(
+        self, order: Order, choose: KernelChoice | None = None, state: StateLayout | None = None
+    ) -> Lifetimes:
         """Find the instances of an order and their lifetimes, without addresses.
 
         Args:
@@ -81,7 +83,7 @@ class Placer:
         outside = state.tensors_outside(graph)
         return find_lifetimes(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
 
-    def place_order(self, order: Order, choose: Choice | None = None, enough: int | None = None) -> PlacedOrder:
+    def place_order(self, order: Order, choose: KernelChoice | None = None, enough: int | None = None) -> PlacedOrder:
         """Find the instances of an order and their addresses.
 
         Args:
@@ -148,13 +150,13 @@ class Placer:
     def least_end(self, lifetimes: Lifetimes) -> int:
         """Return the state's bytes with the most that else is live at once: no placement ends lower."""
         tensors, state = self.problem.graph.tensors, self.problem.state
-        resident = sum(
+        state_bytes = sum(
             nbytes
             for tensor, nbytes in zip(lifetimes.tensor, lifetimes.nbytes, strict=True)
             if tensor != NO_TENSOR and tensors[tensor].name in state.addresses
         )
         live = lifetimes.live_bytes()
-        return state.nbytes - resident + (int(live.max()) if len(live) else 0)
+        return state.nbytes - state_bytes + (int(live.max()) if len(live) else 0)
 
     def take_fastest_kernels(self, planned: PlacedOrder, budget_bytes: int) -> PlacedOrder:
         """Place the same order with the fastest kernels whose workspace fits into what it leaves free."""

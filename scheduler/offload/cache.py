@@ -265,10 +265,10 @@ class _Cache:
     ) -> tuple[int, list[int]] | None:
         """Return a stretch of at least so many bytes around a block, grown to one side, and what lies in it."""
         arena, movable = self._map, self._uses.movable
-        segment, grow = arena.segment, arena.after if rightward else arena.before
+        find_span, grow = arena.find_span, arena.find_after if rightward else arena.find_before
         low = arena.address(instance)
-        behind = arena.before(low) if rightward else arena.after(low)  # a hole there is taken along
-        if behind is not None and segment(behind)[1] == HOLE:
+        behind = arena.find_before(low) if rightward else arena.find_after(low)  # a hole there is taken along
+        if behind is not None and find_span(behind)[1] == HOLE:
             low = behind
         edge: int | None = low
         size = 0
@@ -276,7 +276,7 @@ class _Cache:
         while size < nbytes:
             if edge is None:
                 return None
-            end, owner = segment(edge)
+            end, owner = find_span(edge)
             if owner != HOLE:
                 if owner in locked or not movable[owner]:
                     return None

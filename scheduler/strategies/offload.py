@@ -3,7 +3,8 @@
 `offload` runs every operation once, in the graph's order. `superneurons` also drops outputs of cheap operations and
 computes them again, by one of the paper's three rules (`offload.recompute`). `stream` does both, follows the optimal
 chain plans of budgets around its own, and may leave part of the state outside the arena. Then the state of the first
-blocks stays, parameters before momentum, as these would move most. What does not fit beside all that is moved out.
+blocks stays, parameters before state of the optimizer, as these would move most. What does not fit beside all that is
+moved out.
 
 Several numbers of segments to drop, and several shares of the state to keep, are tried. Each order is first scheduled
 with one layout, cache and choice of kernels; the fastest orders are then scheduled with all of them. The fastest plan
@@ -24,8 +25,8 @@ from types import MappingProxyType
 from ...layers.graph import STATE, Phase, Role
 from ...layers.kinds import KINDS
 from ...memory.errors import one_of
-from ...memory.sizes import format_size
-from ..layout.kernels import Choice, Kernels, choose_fastest_within
+from ...memory.sizes import align_up, format_size
+from ..layout.kernels import KernelChoice, Kernels, choose_fastest_within
 from ..layout.lifetimes import Lifetimes
 from ..layout.placer import PlacedOrder, Placer
 from ..offload.cache import EvictionRule, Timing, schedule_cache
@@ -35,7 +36,7 @@ from ..offload.transfers import insert_moves
 from ..offload.uses import UseTable
 from ..plan.link import Link
 from ..plan.state_layout import StateLayout, lay_out_state, sort_by_block
-from ..plan.steps import NO_TENSOR, PAGE, Run, align_up
+from ..plan.steps import NO_TENSOR, PAGE, Run
 from .chain import ChainStrategy
 from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
@@ -72,7 +73,7 @@ class _Candidate:
 
     name: str
     order: Sequence[int]
-    choose: Choice
+    choose: KernelChoice
     lifetimes: Lifetimes
     uses: UseTable
     timing: Timing
@@ -192,7 +193,7 @@ class OffloadStrategy(Strategy):
         logger.info("%s: %s, %d bytes of state, %s %s", self._strategy, candidate.name, state, rule.value, words)
         return seconds, placed
 
-    def _list_choices(self, budget_bytes: int) -> list[Choice]:
+    def _list_choices(self, budget_bytes: int) -> list[KernelChoice]:
         problem = self._placer.problem
         if problem.kernels is not Kernels.FIT:
             return [self._placer.choose]
@@ -277,7 +278,7 @@ class OffloadStrategy(Strategy):
             )
         return order
 
-    def _make_candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:
+    def _make_candidate(self, name: str, order: Sequence[int], choose: KernelChoice, state: StateLayout) -> _Candidate:
         graph, costs = self._placer.problem.graph, self._placer.problem.costs
         lifetimes = self._placer.find_lifetimes(order, choose, state)
         seconds = [costs.kernels[step.op][step.kernel].seconds for step in lifetimes.steps if isinstance(step, Run)]

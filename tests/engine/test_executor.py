@@ -47,9 +47,9 @@ from bathyal.scheduler.plan.state_layout import infer_layout, lay_out_state
 from bathyal.scheduler.plan.steps import NO_INSTANCE, Fetch, Offload, Run, Wait
 from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import make_plan
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.random_networks import random_network, random_problem
-from tests.support.spilling import linked, tier_for
+from tests.support.spilling import linked, needs_link, tier_for
 
 SHAPE = (3, 3, 8, 8)
 
@@ -170,7 +170,7 @@ def check_that_no_plan_changes_a_bit(problem):
         problem = linked(problem, strategy)
         least = least_bytes(problem, strategy)
         most = make_plan(problem, strategy, 2**40).peak_bytes
-        ks = (0, 1) if strategy in (*MOVING, "sequential", "revolve") else range(4)
+        ks = (0, 1) if needs_link(strategy) or strategy in ("sequential", "revolve") else range(4)
         plans += [make_plan(problem, strategy, least + (most - least) * k // 3) for k in ks]
     results = []
     for plan in plans:

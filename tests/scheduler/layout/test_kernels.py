@@ -19,8 +19,9 @@ from bathyal.scheduler.layout.lifetimes import Lifetimes, find_lifetimes
 from bathyal.scheduler.plan.costs import CostTable, KernelCost
 from bathyal.scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Run
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.random_networks import random_problem
+from tests.support.spilling import needs_link
 
 FIRST, SMALLEST, LARGE = KernelCost("first", 512, 3.0), KernelCost("smallest", 64, 4.0), KernelCost("large", 1024, 1.0)
 COSTS = CostTable(((FIRST, SMALLEST, LARGE),))
@@ -69,7 +70,7 @@ def test_faster_kernels_never_exceed_the_budget_nor_cost_time(seed):
     problem = random_problem(seed, Kernels.FIT)
     row = tuple(KernelCost(f"with {n} bytes", n, 1.0 / (1 + n)) for n in (0, 320, 1600, 6400, 25600))
     problem = dataclasses.replace(problem, costs=CostTable((row,) * len(problem.graph.ops)))
-    for strategy in (name for name in STRATEGIES if name not in MOVING):
+    for strategy in (name for name in STRATEGIES if not needs_link(name)):
         planner = StrategyPlanner(problem, strategy)
         least = planner.least_bytes
         slowest = make_plan(dataclasses.replace(problem, kernels=Kernels.FIXED), strategy, least)

@@ -77,9 +77,9 @@ def test_an_output_of_the_graph_is_not_overwritten_by_the_last_operation():
 def test_what_is_needed_after_a_pass_is_not_overwritten_by_its_last_operation():
     graph = lower(training_graph(forward_graph(Sequential(Flatten(), Linear(4)), (2, 3)), SGD()), NullBackend())
     images = graph.with_role(Role.INPUT)[0].id
-    kept = find_lifetimes(graph, [0], no_workspace, resident=[images], final=[images, graph.ops[0].outputs[0]])
+    kept = find_lifetimes(graph, [0], no_workspace, present=[images], final=[images, graph.ops[0].outputs[0]])
     assert kept.live_bytes().tolist() == [128]
-    let_go = find_lifetimes(graph, [0], no_workspace, resident=[images], final=[graph.ops[0].outputs[0]])
+    let_go = find_lifetimes(graph, [0], no_workspace, present=[images], final=[graph.ops[0].outputs[0]])
     assert let_go.live_bytes().tolist() == [64]
 
 
@@ -111,7 +111,7 @@ def graph_of(roles, *ops, sizes=None):
 )
 def test_whose_memory_may_be_taken_over(role, shared):
     graph = graph_of([role, Role.ACTIVATION], ("relu", (0,), (1,)))
-    lifetimes = find_lifetimes(graph, [0], no_workspace, resident=[0])
+    lifetimes = find_lifetimes(graph, [0], no_workspace, present=[0])
     assert (lifetimes.buffer == [0, 0]) == shared
 
 

@@ -34,7 +34,7 @@ from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.state_layout import lay_out_state
 from bathyal.scheduler.planner import make_plan
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.network_runs import (
     PLENTY,
     SHAPE,
@@ -49,7 +49,7 @@ from tests.support.network_runs import (
 from tests.support.onednn_library import onednn_backend
 from tests.support.operation_harness import relative_distance
 from tests.support.random_networks import random_network
-from tests.support.spilling import linked, tier_for
+from tests.support.spilling import linked, needs_link, tier_for
 
 BACKEND = onednn_backend()
 REFERENCE = ReferenceBackend()
@@ -115,7 +115,7 @@ def test_every_strategy_and_budget_gives_the_bits_of_keep(key):
         case = linked(case, strategy)
         least = least_bytes(case, strategy)
         most = make_plan(case, strategy, PLENTY).peak_bytes
-        ks = (0, 1) if strategy in (*MOVING, "sequential", "revolve") else range(4)
+        ks = (0, 1) if needs_link(strategy) or strategy in ("sequential", "revolve") else range(4)
         plans += [make_plan(case, strategy, least + (most - least) * k // 3) for k in ks]
     results = []
     for plan in plans:
