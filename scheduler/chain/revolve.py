@@ -28,7 +28,7 @@ from .types import Chain, ChainStep
 
 
 def count_most_slots(chain: Chain) -> int:
-    """The slots beyond which more make no plan faster."""
+    """Return the number of slots beyond which more make no plan faster."""
     return max(len(chain.blocks) - 2, 1)
 
 

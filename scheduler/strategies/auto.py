@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..layout.placer import PlacedOrder, Placer
 from .chain import ChainStrategy
-from .offload import make_stream
+from .offload import STREAM, make_stream
 from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
 
@@ -38,7 +38,7 @@ def _make_auto(placer: Placer, name: StrategyName) -> Strategy:
     chain = ChainStrategy(placer)
     if placer.problem.costs.link is None:
         return chain
-    return BestOf(placer, [chain, make_stream(placer, StrategyName("stream"), chain)])
+    return BestOf(placer, [chain, make_stream(placer, StrategyName(STREAM.name), chain)])
 
 
-AUTO = StrategyKind("auto", _make_auto, link=LinkUse.OPTIONAL)
+AUTO = StrategyKind("auto", _make_auto, link=LinkUse.OPTIONAL, least_without_link=True, least_with_link=True)

@@ -20,7 +20,7 @@ from ..chain.types import Chain, ChainStep
 from ..layout.kernels import Kernels, choose_fast_gradients, choose_fastest
 from ..layout.lifetimes import drop_dead_recomputations
 from ..layout.placer import ATTEMPTS, PlacedOrder, Placer
-from .baselines import REVOLVE, SEQUENTIAL, BaselineStrategy, model_plain_chain
+from .baselines import SEGMENTS, SLOTS, BaselineStrategy, model_plain_chain
 from .strategy import Strategy, StrategyKind, StrategyName
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class ChainStrategy(Strategy):
         if not self._is_short:
             return []
         plain = model_plain_chain(self._placer)
-        return [BaselineStrategy(self._placer, StrategyName(kind.name), plain) for kind in (SEQUENTIAL, REVOLVE)]
+        return [BaselineStrategy(self._placer, pattern, model=plain) for pattern in (SEGMENTS, SLOTS)]
 
     @cached_property
     def _background_bytes(self) -> int:
@@ -134,4 +134,4 @@ def _make_chain(placer: Placer, name: StrategyName) -> Strategy:
     return ChainStrategy(placer)
 
 
-CHAIN = StrategyKind("chain", _make_chain)
+CHAIN = StrategyKind("chain", _make_chain, least_without_link=True)

@@ -19,8 +19,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from types import MappingProxyType
+from functools import cached_property, partial
 
 from ...layers.graph import STATE, Phase, Role
 from ...layers.kinds import KINDS
@@ -300,9 +299,8 @@ def _make_offload(placer: Placer, name: StrategyName) -> Strategy:
     return OffloadStrategy(placer, name)
 
 
-def _make_superneurons(placer: Placer, name: StrategyName) -> Strategy:
-    recomputation = RECOMPUTATIONS[name.name] if _has_loss(placer) else None
-    return OffloadStrategy(placer, name, recomputation=recomputation)
+def _make_superneurons(recomputation: Recomputation, placer: Placer, name: StrategyName) -> Strategy:
+    return OffloadStrategy(placer, name, recomputation=recomputation if _has_loss(placer) else None)
 
 
 def make_stream(placer: Placer, name: StrategyName, chain: ChainStrategy | None = None) -> OffloadStrategy:
@@ -321,15 +319,6 @@ def _has_loss(placer: Placer) -> bool:
     return any(op.phase is Phase.LOSS for op in placer.problem.graph.ops)
 
 
-RECOMPUTATIONS = MappingProxyType(
-    {
-        "superneurons": Recomputation.COST_AWARE,
-        "superneurons-speed": Recomputation.SPEED_CENTRIC,
-        "superneurons-memory": Recomputation.MEMORY_CENTRIC,
-    }
-)
-"""How each of the `superneurons` brings dropped outputs back."""
-
 OFFLOAD = StrategyKind(
     "offload",
     _make_offload,
@@ -339,6 +328,11 @@ OFFLOAD = StrategyKind(
     details=("lru",),
 )
 SUPERNEURONS = tuple(
-    StrategyKind(name, _make_superneurons, link=LinkUse.REQUIRED, read_detail=_read_rule) for name in RECOMPUTATIONS
+    StrategyKind(name, partial(_make_superneurons, recomputation), link=LinkUse.REQUIRED, read_detail=_read_rule)
+    for name, recomputation in (
+        ("superneurons", Recomputation.COST_AWARE),
+        ("superneurons-speed", Recomputation.SPEED_CENTRIC),
+        ("superneurons-memory", Recomputation.MEMORY_CENTRIC),
+    )
 )
-STREAM = StrategyKind("stream", make_stream, link=LinkUse.REQUIRED, read_detail=_read_rule)
+STREAM = StrategyKind("stream", make_stream, link=LinkUse.REQUIRED, least_with_link=True, read_detail=_read_rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bathyal.layers.graph import Graph, Op, Phase, Role, Tensor
 from bathyal.layers.kinds import KINDS
@@ -19,10 +19,10 @@ from bathyal.scheduler.offload.segments import find_cheap_segments
 from bathyal.scheduler.offload.uses import UseTable
 from bathyal.scheduler.plan.costs import CostTable, KernelCost
 from bathyal.scheduler.plan.link import Link
-from bathyal.scheduler.plan.simulate import simulate
 from bathyal.scheduler.plan.state_layout import StateLayout
-from bathyal.scheduler.plan.steps import Instance, Plan
+from bathyal.scheduler.plan.steps import Plan
 from bathyal.scheduler.plan.verify import verify
+from bathyal.scheduler.planner import write_plan
 from bathyal.scheduler.strategies.names import parse_strategy
 from bathyal.scheduler.strategies.offload import OffloadStrategy
 
@@ -135,25 +135,7 @@ def planned(case: Cached, moved: Order) -> Plan:
 
 
 def _verified(case: Cached, placed: PlacedOrder) -> Plan:
-    problem, lifetimes, copies = case.problem, placed.lifetimes, placed.lifetimes.copies
-    plan = Plan(
-        strategy="by hand",
-        graph=problem.graph.fingerprint(),
-        steps=tuple(lifetimes.steps),
-        instances=tuple(
-            map(Instance, lifetimes.tensor, lifetimes.birth, lifetimes.death, lifetimes.nbytes, placed.addresses)
-        ),
-        copies=tuple(map(Instance, copies.tensor, copies.birth, copies.death, copies.nbytes, placed.outside)),
-        outside_bytes=placed.outside_end,
-        peak_bytes=placed.end,
-        live_peak_bytes=0,
-        budget_bytes=placed.end,
-        min_budget_bytes=placed.end,
-        predicted_seconds=0.0,
-        lower_bound_seconds=0.0,
-        chain_bound_seconds=0.0,
-    )
-    timeline = simulate(plan, problem.costs)
-    plan = replace(plan, live_peak_bytes=timeline.peak_bytes, predicted_seconds=timeline.seconds)
+    problem = case.problem
+    plan = write_plan(problem, "by hand", placed.end, placed, placed.end)
     verify(plan, problem.graph, problem.costs, problem.state)
     return plan

@@ -21,8 +21,7 @@ from bathyal.scheduler.chain.types import (
 )
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
-from bathyal.scheduler.strategies.baselines import TRIED, list_candidates
-from bathyal.scheduler.strategies.names import StrategyName
+from bathyal.scheduler.strategies.baselines import SEGMENTS, SLOTS, TRIED, list_candidates
 from tests.support.plan_checks import PLENTY
 from tests.support.random_networks import random_problem
 
@@ -186,11 +185,11 @@ def test_refusals_say_what_the_strategy_itself_needs():
 
 def test_long_chains_are_thinned_and_keep_both_ends():
     chain = homogeneous(300, saved=3)
-    for name in ("sequential", "revolve"):
-        found = list_candidates(chain, StrategyName(name))
+    for pattern in (SEGMENTS, SLOTS):
+        found = list_candidates(chain, pattern)
         assert len(found) <= TRIED
         assert [c.seconds for c in found] == sorted(c.seconds for c in found)
         peaks = [c.peak_bytes for c in found]
         assert peaks == sorted(peaks, reverse=True)
-    assert list_candidates(chain, StrategyName("sequential"))[0].number == 1
-    assert list_candidates(chain, StrategyName("revolve"))[-1].number == 1
+    assert list_candidates(chain, SEGMENTS)[0].number == 1
+    assert list_candidates(chain, SLOTS)[-1].number == 1
