@@ -36,7 +36,7 @@ def choose_least_workspace(costs: CostTable, kernels: Kernels) -> KernelChoice:
     return choose
 
 
-def _choose_fastest(costs: CostTable, op: int, among: Iterable[int]) -> tuple[int, int]:
+def _choose_among(costs: CostTable, op: int, among: Iterable[int]) -> tuple[int, int]:
     options = costs.kernels[op]
     index = min(among, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
     return index, options[index].workspace_bytes
@@ -44,7 +44,7 @@ def _choose_fastest(costs: CostTable, op: int, among: Iterable[int]) -> tuple[in
 
 def choose_fastest(costs: CostTable) -> KernelChoice:
     """Return the choice of the fastest kernel of each operation, whatever its workspace."""
-    return lambda op: _choose_fastest(costs, op, range(len(costs.kernels[op])))
+    return lambda op: _choose_among(costs, op, range(len(costs.kernels[op])))
 
 
 def choose_fastest_within(costs: CostTable, workspace_bytes: int) -> KernelChoice:
@@ -53,7 +53,7 @@ def choose_fastest_within(costs: CostTable, workspace_bytes: int) -> KernelChoic
     def choose(op: int) -> tuple[int, int]:
         options, smallest = costs.kernels[op], costs.find_smallest(op)
         fits = [i for i, k in enumerate(options) if k.workspace_bytes <= workspace_bytes or i == smallest]
-        return _choose_fastest(costs, op, fits)
+        return _choose_among(costs, op, fits)
 
     return choose
 
@@ -79,6 +79,6 @@ def choose_fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: i
         options = costs.kernels[op]
         smallest = costs.find_smallest(op)
         fits = [i for i, k in enumerate(options) if align_address(k.workspace_bytes) <= free[op] or i == smallest]
-        return _choose_fastest(costs, op, fits)
+        return _choose_among(costs, op, fits)
 
     return choose
