@@ -20,13 +20,14 @@ from bathyal.engine.planning.profile import estimate
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
-from bathyal.scheduler.blocks.model import background_bytes, chain_model
-from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.blocks.model import count_background_bytes, model_chain
+from bathyal.scheduler.layout.kernels import Kernels, choose_least_workspace
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.link import Link
 from bathyal.scheduler.plan.state_layout import lay_out_state
 from bathyal.scheduler.planner import StrategyPlanner
-from bathyal.scheduler.strategies.names import MOVING
+from bathyal.scheduler.strategies.names import find_link_use
+from bathyal.scheduler.strategies.strategy import LinkUse
 
 SHARES = (0.5, 0.25, 0.15, 0.1, 0.05)
 STRATEGIES = ("keep", "liveness", "chain", "sequential", "revolve", "offload", "superneurons", "stream")
@@ -55,7 +56,7 @@ def main() -> int:
 def overheads(name: str, strategy: str) -> Iterator[tuple[float, str, str, float]]:
     """Arena by live peak of each share that has a plan."""
     problem, held = problem_of(name)
-    if strategy in MOVING:
+    if find_link_use(strategy) is LinkUse.REQUIRED:
         problem = replace(problem, costs=replace(problem.costs, link=LINK))
     planner = StrategyPlanner(problem, strategy)
     for share in SHARES:
@@ -72,8 +73,8 @@ def problem_of(name: str) -> tuple[Problem, int]:
     shape = (BATCHES.get(name, 8), entry.channels, entry.image_side, entry.image_side)
     graph = lower(training_graph(forward_graph(build_model(name), shape), SGD(0.1, momentum=0.9)), backend)
     costs = estimate(graph, backend)
-    chain = chain_model(graph, costs, [least_workspace(costs, Kernels.FIXED)], search=False).chain
-    held = background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
+    chain = model_chain(graph, costs, [choose_least_workspace(costs, Kernels.FIXED)], search=False).chain
+    held = count_background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
     held += sum(block.options[0].saved_bytes for block in chain.blocks)
     return Problem(graph, costs, Kernels.FIXED, lay_out_state(graph)), held
 

@@ -26,13 +26,13 @@ from bathyal.engine.planning.profile import estimate
 from bathyal.layers import SGD, forward_graph, training_graph
 from bathyal.memory.errors import BudgetError
 from bathyal.models.registry import MODELS, build_model
-from bathyal.scheduler.blocks.model import background_bytes, chain_model
+from bathyal.scheduler.blocks.model import count_background_bytes, model_chain
 from bathyal.scheduler.chain.bound import chain_bound_seconds
 from bathyal.scheduler.chain.dp import choose_slots
-from bathyal.scheduler.chain.least_memory import minimum_budget
-from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.least_memory import find_minimum_budget
+from bathyal.scheduler.chain.solve import solve
 from bathyal.scheduler.chain.types import Chain, ChainBlock, ChainOption
-from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.layout.kernels import Kernels, choose_least_workspace
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.state_layout import lay_out_state
 from bathyal.scheduler.planner import make_plan
@@ -115,7 +115,7 @@ def chain_case(count: int, share: float) -> dict[str, Any]:
     solution = solve(chain, budget)
     seconds = time.perf_counter() - begin
     if solution is None:
-        return {"feasible": False, "budget": budget, "least": minimum_budget(chain)}
+        return {"feasible": False, "budget": budget, "least": find_minimum_budget(chain)}
     bound = chain_bound_seconds(chain, budget)
     return {
         "feasible": True,
@@ -137,11 +137,11 @@ def network_case(name: str, share: float, floor: bool = False) -> dict[str, Any]
     graph = lower(training_graph(forward_graph(build_model(name), shape), SGD(0.1, momentum=0.9)), backend)
     costs = estimate(graph, backend)
     problem = Problem(graph, costs, Kernels.FIXED, lay_out_state(graph))
-    chain = chain_model(graph, costs, [least_workspace(costs, Kernels.FIXED)]).chain
-    held = background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
+    chain = model_chain(graph, costs, [choose_least_workspace(costs, Kernels.FIXED)]).chain
+    held = count_background_bytes(graph) - graph.state_bytes + chain.blocks[0].input_bytes
     held += sum(block.options[0].saved_bytes for block in chain.blocks)
     budget = problem.state.nbytes + int(share * held)
-    beside = background_bytes(graph)
+    beside = count_background_bytes(graph)
     del graph, costs, problem  # the collector of garbage would walk over them while time is taken
     begin = time.perf_counter()
     graph = lower(training_graph(forward_graph(build_model(name), shape), SGD(0.1, momentum=0.9)), backend)

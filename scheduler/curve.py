@@ -38,7 +38,7 @@ class Point:
     recomputed_ops: int
 
 
-def curve(problem: Problem, strategies: Sequence[str], count: int) -> Iterator[Point]:
+def trace_curve(problem: Problem, strategies: Sequence[str], count: int) -> Iterator[Point]:
     """Plan each strategy at up to `count` budgets, evenly from its least to what it uses without a limit; least first.
 
     A plan within less memory is a plan within more, so no point is slower than that of a smaller budget.

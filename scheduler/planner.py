@@ -19,8 +19,15 @@ from .plan.link import Link
 from .plan.simulate import simulate
 from .plan.steps import Instance, Plan
 from .plan.verify import verify
+from .strategies.chain import CHAIN
 from .strategies.names import parse_strategy
-from .strategies.registry import STRATEGIES, has_backward, make_strategy
+from .strategies.registry import (
+    STRATEGIES,
+    find_least_with_link,
+    find_least_without_link,
+    has_backward,
+    make_strategy,
+)
 from .strategies.strategy import LinkUse, StrategyName
 
 __all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan", "min_budget"]
@@ -40,7 +47,7 @@ def make_plan(problem: Problem, strategy: str | StrategyName, budget_bytes: int)
 
 def min_budget(problem: Problem) -> int:
     """Return the smallest budget in bytes for which `chain` has a plan: the arena of its plan of least memory."""
-    return StrategyPlanner(problem, "chain").least_bytes
+    return StrategyPlanner(problem, CHAIN.name).least_bytes
 
 
 class StrategyPlanner:
@@ -88,29 +95,39 @@ class StrategyPlanner:
             )
         chosen = self._strategy.fastest(budget_bytes) or self._smallest
         chosen = self._placer.finish(chosen, budget_bytes)
-        plan = _describe(problem, str(self.strategy), budget_bytes, chosen, least)
+        plan = write_plan(problem, str(self.strategy), budget_bytes, chosen, least)
         plan = replace(plan, chain_bound_seconds=self._strategy.chain_bound_seconds(budget_bytes))
         verify(plan, problem.graph, problem.costs, chosen.state)
         return plan
 
     def _hint(self) -> str:
-        """Say which strategies need less memory, first one without a disk."""
-        name, problem = self.strategy.name, self.problem
-        words = []
+        """Say which strategies need less memory, first one without a link."""
+        problem, kind, words = self.problem, self._kind, []
         if has_backward(problem.graph):
-            streams = name == "stream" or (name == "auto" and problem.costs.link is not None)
-            if self._kind.link is LinkUse.NONE and name != "chain":
-                needs = StrategyPlanner(problem, "chain").least_bytes
-                words.append(f"Strategy 'chain' needs {needs} bytes ({format_size(needs)}).")
-            if not streams and not problem.fixed_state:
-                any_link = replace(problem, costs=replace(problem.costs, link=Link(1.0, 1.0)))
-                needs = StrategyPlanner(any_link, "stream").least_bytes
-                words.append(f"With a disk (--spill-dir) 'stream' needs {needs} bytes ({format_size(needs)}).")
+            if kind.link is LinkUse.NONE and not kind.least_without_link:
+                words.append(f"Strategy {_describe_need(problem, find_least_without_link())}.")
+            has_least = kind.least_with_link and problem.costs.link is not None
+            if not has_least and not problem.fixed_state:
+                linked = replace(problem, costs=replace(problem.costs, link=Link(1.0, 1.0)))
+                words.append(f"With a disk (--spill-dir) {_describe_need(linked, find_least_with_link())}.")
         return " ".join(words) or "Give more memory, a smaller batch or smaller images."
 
 
-def _describe(problem: Problem, strategy: str, budget_bytes: int, chosen: PlacedOrder, least_bytes: int) -> Plan:
-    """Put a placed order into the numbers of a plan."""
+def _describe_need(problem: Problem, strategy: str) -> str:
+    needs = StrategyPlanner(problem, strategy).least_bytes
+    return f"{strategy!r} needs {needs} bytes ({format_size(needs)})"
+
+
+def write_plan(problem: Problem, strategy: str, budget_bytes: int, chosen: PlacedOrder, least_bytes: int) -> Plan:
+    """Write a placed order as a plan, with its predicted seconds and the lower bound; the plan is not verified yet.
+
+    Args:
+        problem: what was planned.
+        strategy: the name that the plan gives for its strategy.
+        budget_bytes: what the plan was made for.
+        chosen: the order, its instances and their addresses.
+        least_bytes: the smallest budget that works.
+    """
     lifetimes, copies = chosen.lifetimes, chosen.lifetimes.copies
     plan = Plan(
         strategy=strategy,

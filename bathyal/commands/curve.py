@@ -19,7 +19,7 @@ from ..options.network import NetworkSetup, add_network_arguments, choose_networ
 from ..pictures import curve as curve_picture
 from ..pictures import picture
 from ..reports.plan import describe_network
-from ..scheduler.curve import Point, curve
+from ..scheduler.curve import Point, trace_curve
 from ..scheduler.layout.problem import Problem
 from ..scheduler.strategies.names import parse_strategy
 from ..scheduler.strategies.registry import require_link
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     points = []
     total = len(strategies) * options.points
     with tqdm(total=total, unit="plan", leave=False, disable=not sys.stderr.isatty()) as bar:
-        for point in curve(problem, list(map(str, strategies)), options.points):
+        for point in trace_curve(problem, list(map(str, strategies)), options.points):
             points.append(point)
             text = json.dumps(_summarize(point, seconds)) if options.json else _format_row(point, seconds)
             bar.clear()

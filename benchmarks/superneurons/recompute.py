@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bathyal.scheduler.offload.recompute import Recomputation, Segmented, recomputing_order, runs_of
+from bathyal.scheduler.offload.recompute import Recomputation, Segmented, find_runs, write_recomputing_order
 
 from .accounting import layer_order, live_bytes
 from .layers import CHEAP, PaperNetwork, Step
@@ -20,7 +20,7 @@ from .layers import CHEAP, PaperNetwork, Step
 def segments(network: PaperNetwork) -> tuple[tuple[Step, ...], ...]:
     """All segments, in the order of their first layers."""
     cheap = (layer for layer in network.layers if layer.kind in CHEAP)
-    return runs_of((Step(layer.id, backward=False), layer.inputs[0], layer.outputs[0]) for layer in cheap)
+    return find_runs((Step(layer.id, backward=False), layer.inputs[0], layer.outputs[0]) for layer in cheap)
 
 
 def largest_layer_bytes(network: PaperNetwork) -> int:
@@ -37,9 +37,9 @@ def paper_order(network: PaperNetwork, mode: Recomputation) -> list[Step]:
     steps = Segmented(forward, backward, runs, makes, {step: network.operands(step).reads for step in backward})
     at_once = [mode is not Recomputation.MEMORY_CENTRIC] * len(runs)
     if mode is Recomputation.COST_AWARE:
-        whole = recomputing_order(steps, at_once)
+        whole = write_recomputing_order(steps, at_once)
         at_once = _affordable(network, runs, whole, largest_layer_bytes(network))
-    return recomputing_order(steps, at_once)
+    return write_recomputing_order(steps, at_once)
 
 
 def recomputations(network: PaperNetwork, order: Sequence[Step]) -> int:

@@ -25,7 +25,7 @@ from ...memory.devices.device import Device
 from ...memory.errors import BathyalError, DeviceError
 from ...memory.region import Region
 from ...scheduler.plan.costs import CostTable, KernelCost, analytic_seconds, tabulate
-from ...scheduler.plan.steps import align_up
+from ...scheduler.plan.steps import align_address
 from ..backends.backend import Backend, Kernel, Launch
 from .timing_cache import TimingCache, read_timing_cache
 
@@ -188,7 +188,7 @@ def place_operands(graph: Graph, op: Op, workspace_bytes: int, last_read: Mappin
     addresses, end = [], 0
     for t in op.inputs:
         addresses.append(end)
-        end += align_up(graph.tensors[t].nbytes)
+        end += align_address(graph.tensors[t].nbytes)
     over: dict[int, int] = {}
     for to, source in inplace_pairs(op):
         if to < len(op.outputs) and source < len(op.inputs):
@@ -197,6 +197,6 @@ def place_operands(graph: Graph, op: Op, workspace_bytes: int, last_read: Mappin
                 over.setdefault(to, addresses[source])
     for position, t in enumerate(op.outputs):
         addresses.append(over.get(position, end))
-        end += 0 if position in over else align_up(graph.tensors[t].nbytes)
+        end += 0 if position in over else align_address(graph.tensors[t].nbytes)
     addresses.append(end)
-    return addresses, end + align_up(workspace_bytes)
+    return addresses, end + align_address(workspace_bytes)

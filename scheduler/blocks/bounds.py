@@ -24,7 +24,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from ...layers.graph import FED, STATE, Graph, Op, Phase, Role
-from ..chain.hull import Hull, Segment, lower_hull
+from ..chain.hull import Hull, HullEdge, find_lower_hull
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
 from ..plan.link import Link
@@ -51,15 +51,15 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
     for tensor in graph.tensors:
         fed = tensor.role in FED and tensor.id in wanted
         # With a link, state may be anywhere at that moment, and nothing says that it moves twice.
-        resident = tensor.role in STATE and costs.link is None
-        if resident or fed or tensor.id in never_again:
+        is_held = tensor.role in STATE and costs.link is None
+        if is_held or fed or tensor.id in never_again:
             room -= aligned_size(tensor)
     blocks: dict[int, list[int]] = defaultdict(list)
     for number in sorted(before):
         blocks[graph.ops[number].block].append(number)
     hulls: dict[Hashable, Hull] = {}
     rerun = 0.0
-    segments: list[Segment] = []
+    edges: list[HullEdge] = []
     for ops in blocks.values():
         wires, numbers = describe_wiring(graph, ops)
         key = wires, tuple(t in wanted for t in numbers)
@@ -67,37 +67,37 @@ def knapsack_seconds(graph: Graph, costs: CostTable, budget_bytes: int) -> float
             hulls[key] = _find_hull(graph, costs, ops, wanted, kept)
         nothing_held, steps = hulls[key]
         rerun += nothing_held
-        segments += steps
-    segments.sort(reverse=True)
+        edges += steps
+    edges.sort(reverse=True)
     if costs.link is None:
-        return once + _rerun_seconds(rerun, segments, room)
-    return _bound_with_link(once, rerun, segments, room, costs.link)
+        return once + _rerun_seconds(rerun, edges, room)
+    return _bound_with_link(once, rerun, edges, room, costs.link)
 
 
-def _rerun_seconds(seconds: float, segments: Sequence[Segment], room: float) -> float:
+def _rerun_seconds(seconds: float, edges: Sequence[HullEdge], room: float) -> float:
     """The least seconds that operations run again where `room` bytes may be held; `seconds` where none may."""
-    for saved_per_byte, nbytes in segments:
+    for saved_per_byte, nbytes in edges:
         held = min(nbytes, max(room, 0))
         room -= held
         seconds -= saved_per_byte * held
     return max(seconds, 0.0)
 
 
-def _bound_with_link(once: float, rerun: float, segments: Sequence[Segment], room: int, link: Link) -> float:
+def _bound_with_link(once: float, rerun: float, edges: Sequence[HullEdge], room: int, link: Link) -> float:
     """The least seconds of a step over all numbers of bytes that may be outside when the loss's gradient is computed.
 
     Those bytes left before and come back after, so the step takes no less than both transfers, one after the other. It
     also takes no less than the computation with what is held in the arena and outside.
     """
-    low, high = 0.0, float(max(sum(nbytes for _, nbytes in segments) - room, 0))
+    low, high = 0.0, float(max(sum(nbytes for _, nbytes in edges) - room, 0))
     for _ in range(_HALVINGS):
         moved = (low + high) / 2
-        if link.out_seconds(moved) + link.in_seconds(moved) < once + _rerun_seconds(rerun, segments, room + moved):
+        if link.out_seconds(moved) + link.in_seconds(moved) < once + _rerun_seconds(rerun, edges, room + moved):
             low = moved
         else:
             high = moved
     # At `low` the transfers take less than the computation, which only falls with more that is moved.
-    return max(once + _rerun_seconds(rerun, segments, room + high), link.out_seconds(low) + link.in_seconds(low))
+    return max(once + _rerun_seconds(rerun, edges, room + high), link.out_seconds(low) + link.in_seconds(low))
 
 
 def _find_hull(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[int], kept: frozenset[int]) -> Hull:
@@ -121,7 +121,7 @@ def _find_hull(graph: Graph, costs: CostTable, ops: Sequence[int], wanted: set[i
         for t in op.inputs:
             if t in missing:
                 missing[t] |= runs & ~held[t]
-    return lower_hull(nbytes.tolist(), seconds.tolist())
+    return find_lower_hull(nbytes.tolist(), seconds.tolist())
 
 
 def _begins_backward(graph: Graph, op: Op) -> bool:

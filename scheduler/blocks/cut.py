@@ -33,10 +33,10 @@ def assign_blocks(graph: Graph) -> Graph:
             heavy = True
         block_of[op.id] = block
     last = block + 1 if forward else 0
-    return replace(graph, ops=tuple([_with_block(op, block_of.get(op.forward_op, last)) for op in graph.ops]))
+    return replace(graph, ops=tuple([_set_block(op, block_of.get(op.forward_op, last)) for op in graph.ops]))
 
 
-def _with_block(op: Op, block: int) -> Op:
+def _set_block(op: Op, block: int) -> Op:
     """Copy an operation with another block, as `replace(op, block=block)` does but in a third of the time.
 
     Deep networks have ten thousands of operations.

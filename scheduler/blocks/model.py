@@ -3,9 +3,9 @@
 The numbers of a block come from the same lifetime rules as the final plan. The lifetimes of each of its passes are
 found as if it ran alone, and what its peak has above the model's own terms is the pass's signed transient bytes. State,
 labels, scalars, loss, and the batch statistics that are kept for the backward pass are no part of the chain; they are
-counted by `background_bytes`. The schedules of a block are its options; those that another one beats in all its numbers
-are left out. Blocks whose operations have the same signatures and the same wiring share their numbers, so each kind of
-block is looked at once.
+counted by `count_background_bytes`. The schedules of a block are its options; those that another one beats in all its
+numbers are left out. Blocks whose operations have the same signatures and the same wiring share their numbers, so each
+kind of block is looked at once.
 
 Source: Herrmann, Beaumont et al., "Optimal checkpointing for heterogeneous chains" (arXiv 1911.13214), section 3.
 """
@@ -28,7 +28,7 @@ from ..chain.types import (
     ForwardDiscard,
     ForwardSave,
 )
-from ..layout.kernels import Choice
+from ..layout.kernels import KernelChoice
 from ..layout.lifetimes import aligned_size
 from ..plan.costs import CostTable
 from ..plan.steps import NO_TENSOR
@@ -37,7 +37,7 @@ from .passes import PassCosts, find_kept_statistics
 from .schedules import BlockSchedule, find_schedules
 
 
-def background_bytes(graph: Graph) -> int:
+def count_background_bytes(graph: Graph) -> int:
     """Count the bytes that live beside the chain: all but images, activations and gradients."""
     kept = find_kept_statistics(graph)
     return sum(
@@ -61,7 +61,7 @@ class ChainModel:
     chain: Chain
     blocks: tuple[BlockOps, ...]
     routes: tuple[tuple[Route, ...], ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[KernelChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Route:
     kernels: int
 
 
-def chain_model(graph: Graph, costs: CostTable, choices: Sequence[Choice], *, search: bool = True) -> ChainModel:
+def model_chain(graph: Graph, costs: CostTable, choices: Sequence[KernelChoice], *, search: bool = True) -> ChainModel:
     """Model a graph as a chain: find the schedules of every block and their numbers.
 
     Args:
@@ -185,7 +185,7 @@ def expand(graph: Graph, model: ChainModel, steps: Iterable[ChainStep]) -> list[
     return order
 
 
-def choose_kernels(model: ChainModel, steps: Iterable[ChainStep]) -> Choice:
+def choose_kernels(model: ChainModel, steps: Iterable[ChainStep]) -> KernelChoice:
     """Choose the kernels that the options of the steps were priced with."""
     fast: set[int] = set()
     for step in steps:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ...layers.graph import Graph, Role, Tensor
 from ...layers.kinds import KINDS
-from ..layout.kernels import Choice
+from ..layout.kernels import KernelChoice
 from ..layout.lifetimes import aligned_size, find_lifetimes
 from ..plan.costs import CostTable
 from ..plan.steps import NO_TENSOR
@@ -39,7 +39,7 @@ class PassCosts:
         choose: as given.
     """
 
-    def __init__(self, graph: Graph, costs: CostTable, choose: Choice) -> None:
+    def __init__(self, graph: Graph, costs: CostTable, choose: KernelChoice) -> None:
         self.graph = graph
         self.kept = find_kept_statistics(graph)
         self.choose = choose
@@ -59,18 +59,18 @@ class PassCosts:
         """Seconds of operations with the kernels that `choose` names."""
         return sum(self._costs.kernels[op][self.choose(op)[0]].seconds for op in ops)
 
-    def live_bytes(self, ops: Sequence[int], resident: Iterable[int], final: Iterable[int]) -> npt.NDArray[np.int64]:
+    def live_bytes(self, ops: Sequence[int], present: Iterable[int], final: Iterable[int]) -> npt.NDArray[np.int64]:
         """Count the bytes alive at each operation of a list.
 
         Args:
             ops: in the order in which they run.
-            resident: tensors that are there before; `NO_TENSOR` is left out.
+            present: tensors that are there before; `NO_TENSOR` is left out.
             final: tensors that must be there afterwards; `NO_TENSOR` is left out.
         """
-        there = [t for t in resident if t != NO_TENSOR]
+        there = [t for t in present if t != NO_TENSOR]
         after = [t for t in final if t != NO_TENSOR]
-        return find_lifetimes(self.graph, ops, self.choose, size=self.size, resident=there, final=after).live_bytes()
+        return find_lifetimes(self.graph, ops, self.choose, size=self.size, present=there, final=after).live_bytes()
 
-    def peak(self, ops: Sequence[int], resident: Iterable[int], final: Iterable[int]) -> int:
-        """The most of `live_bytes`; the bytes of `resident` where no operation runs."""
-        return int(self.live_bytes(ops, resident, final).max()) if ops else self.nbytes(resident)
+    def peak(self, ops: Sequence[int], present: Iterable[int], final: Iterable[int]) -> int:
+        """The most of `live_bytes`; the bytes of `present` where no operation runs."""
+        return int(self.live_bytes(ops, present, final).max()) if ops else self.nbytes(present)

@@ -122,9 +122,9 @@ class _Search:
         key = k, after
         if key not in self._unit_peaks:
             space, x = self._space, self._space.block.input
-            resident = [x, *self._list(space.unit_reads[k]), *space.residents[k]]
-            final = [x, *self._list(after), *space.residents[k + 1]]
-            peaks = [self._passes.peak(order, resident, final) for order in space.units[k]]
+            present = [x, *self._list(space.unit_reads[k]), *space.present[k]]
+            final = [x, *self._list(after), *space.present[k + 1]]
+            peaks = [self._passes.peak(order, present, final) for order in space.units[k]]
             self._unit_peaks[key] = min((peak, number) for number, peak in enumerate(peaks))
         return self._unit_peaks[key]
 
@@ -133,9 +133,9 @@ class _Search:
         key = number, after
         if key not in self._remake_peaks:
             remake, x = self._space.remakes[number], self._space.block.input
-            resident = [x, *remake.others, *self._list(remake.needs)]
+            present = [x, *remake.others, *self._list(remake.needs)]
             final = [x, *remake.others, *self._list(after)]
-            peak = self._passes.peak(remake.ops, resident, final) - self._passes.nbytes([x, *remake.others])
+            peak = self._passes.peak(remake.ops, present, final) - self._passes.nbytes([x, *remake.others])
             self._remake_peaks[key] = peak
         return self._remake_peaks[key]
 
@@ -157,7 +157,7 @@ class _Search:
         """
         space, passes = self._space, self._passes
         count, ops = len(space.units), passes.graph.ops
-        base = [passes.nbytes([space.block.input, *there]) for there in space.residents]
+        base = [passes.nbytes([space.block.input, *there]) for there in space.present]
         limit = 2 * passes.seconds(op for op in space.block.forward if not ops[op].updates)
         heap = [_Label(0.0, base[count], 0, count, 0)]
         history: list[tuple[Sequence[int], int]] = [((), -1)]

@@ -61,7 +61,7 @@ class SearchSpace:
         digits: for each droppable tensor the set of it alone.
         always_saved: tensors that no schedule drops, without the output.
         remakes: for each droppable tensor what makes it.
-        residents: for each position of the backward pass, before unit k and at the end, the tensors that are there
+        present: for each position of the backward pass, before unit k and at the end, the tensors that are there
             besides droppable ones and the block's input.
     """
 
@@ -72,7 +72,7 @@ class SearchSpace:
     digits: dict[int, TensorSet]
     always_saved: list[int]
     remakes: list[Remake]
-    residents: list[list[int]]
+    present: list[list[int]]
 
 
 def describe_search_space(block: BlockOps, output: int, incoming: int, passes: PassCosts) -> SearchSpace:
@@ -92,9 +92,9 @@ def describe_search_space(block: BlockOps, output: int, incoming: int, passes: P
     reads = [{t for op in unit[0] for t in ops[op].inputs} for unit in units]
     always_saved = sorted(block.saved - set(droppable))
     remakes = _find_remakes(block, output, passes, makers, digits)
-    residents = _find_residents(block, incoming, passes, units, reads, always_saved, remakes, digits)
+    present = _find_present(block, incoming, passes, units, reads, always_saved, remakes, digits)
     unit_reads = [_join(digits, tensors) for tensors in reads]
-    return SearchSpace(block, output, units, unit_reads, digits, always_saved, remakes, residents)
+    return SearchSpace(block, output, units, unit_reads, digits, always_saved, remakes, present)
 
 
 def _choose_droppable(block: BlockOps, output: int, passes: PassCosts, makers: dict[int, int]) -> list[int]:
@@ -153,7 +153,7 @@ def _find_remakes(
     return found
 
 
-def _find_residents(
+def _find_present(
     block: BlockOps,
     incoming: int,
     passes: PassCosts,
@@ -163,7 +163,7 @@ def _find_residents(
     remakes: list[Remake],
     digits: dict[int, TensorSet],
 ) -> list[list[int]]:
-    """Find `SearchSpace.residents`."""
+    """Find `SearchSpace.present`."""
     count = len(units)
     last_read = {t: k for k, tensors in enumerate(reads) for t in tensors}
     for remake in reversed(remakes):  # what a tensor is made from is needed as long as the tensor may be

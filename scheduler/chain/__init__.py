@@ -1,1 +1,1 @@
-"""Optimal checkpointing of a chain of blocks: the chain model, programs that plan a chain, and lower bounds."""
+"""Optimal checkpointing of a chain of blocks: the chain model, solvers that plan a chain, and lower bounds."""

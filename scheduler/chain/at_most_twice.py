@@ -1,4 +1,4 @@
-"""Plans of a chain in which no block's forward runs more than twice: for chains too long for the exact program.
+"""Plans of a chain in which no block's forward runs more than twice: for chains too long for the exact solver.
 
     TWICE(i,m) = least extra time from the loss back to block i, x_i resident, no gradient above waiting:
       save with k (m >= A(i,L,k)):   extra_k + TWICE(i+1, m - ā_k)

@@ -10,7 +10,7 @@ in m), the waiting gradient δ_{l+1} counted in m; the answer is OPT(0, L, budge
     save with k (m >= A):   forward + backward seconds + OPT(i+1, l, m - ā_k)
 
 Bytes are counted in units, each size rounded up on its own, so a plan found keeps the budget; where all sizes share a
-unit that gives few enough slots, nothing is rounded. Rounded down, the same program is a lower bound for all
+unit that gives few enough slots, nothing is rounded. Rounded down, the same recurrence gives a lower bound for all
 memory-persistent plans (a plan that drops a stored tensor early can be faster; that problem is NP-hard).
 
 The table holds the seconds above those of a step without recomputation, in float32; plans are replayed in float64. Not
@@ -31,10 +31,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .intervals import IntervalChoice, Save, Split, write_intervals
 from .scaled import Ints, Rounding, ScaledChain, choose_unit_bytes, scale_chain
 from .simulate import simulate_chain
 from .states import StateIndex, index_states
-from .step_writer import StepWriter, keep_everything
+from .step_writer import keep_everything
 from .types import Chain, ChainSolution, ChainStep
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 WORK_PER_SECOND = 500_000_000
 """Table cells times splits or options that are looked at in a second; measured on one core of a server of 2023."""
 SLOT_CHOICES = (500, 1000, 2000)
-"""Into how many units the exact program may divide a budget where nobody says it."""
+"""Into how many units the exact solver may divide a budget where nobody says it."""
 MOST_SLOTS = max(SLOT_CHOICES)
 _QUICK_WORK = 3 * WORK_PER_SECOND
 _WINDOW = 64
@@ -52,7 +53,7 @@ _Float32s = npt.NDArray[np.float32]
 
 
 def choose_slots(chain: Chain) -> int:
-    """Choose the slots with which the exact program takes three seconds at most; 0 where all choices are too many.
+    """Choose the slots with which the exact solver takes three seconds at most; 0 where all choices are too many.
 
     The rule counts table cells times splits, so the choice is the same on every machine.
     """
@@ -61,7 +62,7 @@ def choose_slots(chain: Chain) -> int:
 
 
 class ExactSolver:
-    """The exact program of one chain for a budget; its table answers for all smaller budgets too, in the same units.
+    """The exact solver of one chain for a budget; its table answers for all smaller budgets too, in the same units.
 
     The table is filled when the first budget is asked for that does not hold everything. `make_exact_solver` makes one.
 
@@ -120,7 +121,7 @@ class ExactSolver:
 
 
 def make_exact_solver(chain: Chain, budget_bytes: int, slots: int, *, rounding: Rounding = "up") -> ExactSolver:
-    """Make the exact program of a chain for a budget, its table still empty.
+    """Make the exact solver of a chain for a budget, its table still empty.
 
     Args:
         chain: a chain whose numbers make sense.
@@ -263,42 +264,28 @@ class _Splitter:
         view[windows] = np.minimum(view[windows], lowered)
 
 
-_BACKWARD_ALONE = -1
-"""In place of the last block of an interval: the backward pass of its first block is what is left to write."""
-
-
 def write_plan(table: Table, chain: Chain, room: int) -> tuple[ChainStep, ...]:
     """Write the plan of the whole chain for m = `room`, where the table must be finite."""
+    return write_intervals(chain, room, lambda i, last, m: _choose_fastest(table, i, last, m))
+
+
+def _choose_fastest(table: Table, i: int, last: int, m: int) -> IntervalChoice:
+    """Choose the option or the split from which the table's value for the state (i, last) with m units comes."""
     scaled, states, width = table.scaled, table.states, table.width
-    writer = StepWriter(chain)
-    pending = [(0, len(chain.blocks) - 1, room)]
-    while pending:
-        i, last, m = pending.pop()
-        if last == _BACKWARD_ALONE:
-            writer.run_backward(i)
-            continue
-        waiting = int(scaled.gradients[last + 1])
-        best, chosen, rest, split = math.inf, -1, 0, -1
-        for option in scaled.options[i]:
-            if option.units_needed(waiting) <= m:
-                extra = option.extra_seconds + (table.at(i + 1, last, m - option.saved) if last > i else 0.0)
-                if extra < best:
-                    best, chosen, rest = extra, option.index, m - option.saved
-        needs = scaled.run_units(i)[: last - i] + waiting
-        count = int(needs.searchsorted(m, side="right"))
-        if count:
-            inputs = scaled.inputs[i + 1 : i + 1 + count]
-            extras = scaled.seconds_before[i + 1 : i + 1 + count] - scaled.seconds_before[i]
-            extras = extras + table.flat[(states.rows_to(i, last)[:count] + 1) * width + m - inputs]
-            extras += table.flat[(states.rows_from(i)[:count] + 1) * width + m]
-            if extras.min() < best:
-                split = i + 1 + int(extras.argmin())
-        if split < 0:
-            writer.save(i, chosen)
-            pending.append((i, _BACKWARD_ALONE, 0))
-            if i < last:
-                pending.append((i + 1, last, rest))
-        else:
-            writer.run_to(i, split)
-            pending += [(i, split - 1, m), (split, last, m - int(scaled.inputs[split]))]
-    return tuple(writer.steps)
+    waiting = int(scaled.gradients[last + 1])
+    best, chosen, rest, split = math.inf, -1, 0, -1
+    for option in scaled.options[i]:
+        if option.units_needed(waiting) <= m:
+            extra = option.extra_seconds + (table.at(i + 1, last, m - option.saved) if last > i else 0.0)
+            if extra < best:
+                best, chosen, rest = extra, option.index, m - option.saved
+    needs = scaled.run_units(i)[: last - i] + waiting
+    count = int(needs.searchsorted(m, side="right"))
+    if count:
+        inputs = scaled.inputs[i + 1 : i + 1 + count]
+        extras = scaled.seconds_before[i + 1 : i + 1 + count] - scaled.seconds_before[i]
+        extras = extras + table.flat[(states.rows_to(i, last)[:count] + 1) * width + m - inputs]
+        extras += table.flat[(states.rows_from(i)[:count] + 1) * width + m]
+        if extras.min() < best:
+            split = i + 1 + int(extras.argmin())
+    return Save(chosen, rest) if split < 0 else Split(split, m - int(scaled.inputs[split]))

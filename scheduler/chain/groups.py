@@ -1,11 +1,11 @@
-"""Long chains: groups of identical blocks taken as one block each, so that the exact program is small.
+"""Long chains: groups of identical blocks taken as one block each, so that the exact solver has little to do.
 
 A group of g blocks of one run has, for each option of its blocks, g options of its own: the last t = 1..g blocks are
 saved in the first pass; for t < g the input of the first of them is kept too, and the other g - t blocks run again, all
 saved, once the last t are done. The bytes that a pass of a group needs are those of a replay, so grouping loses choices
 but no precision. Blocks that fill no group stay single.
 
-Not checked: the chain's numbers. Source: ours; within 0.1 % of the exact program on chains of hundreds of blocks.
+Not checked: the chain's numbers. Source: ours; within 0.1 % of the exact solver on chains of hundreds of blocks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from .types import (
     ForwardSave,
     clamp_backward_transient,
 )
+
+GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
+"""Numbers of blocks of a group that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +182,12 @@ def _split_option(option: int, size: int) -> tuple[int, int]:
 
 
 class GroupSolver:
-    """The exact program of a chain where neighbours of a run are taken as one; `make_group_solver` makes one.
+    """The exact solver of a chain where neighbours of a run are taken as one; `make_group_solver` makes one.
 
     Args:
         chain: the whole chain.
         grouped: the chain of groups.
-        solver: the exact program of the chain of groups; None where even that chain is too long for it.
+        solver: the exact solver of the chain of groups; None where even that chain is too long for it.
     """
 
     def __init__(self, chain: Chain, grouped: GroupedChain, solver: ExactSolver | None) -> None:
@@ -200,7 +203,7 @@ class GroupSolver:
 
 
 def make_group_solver(chain: Chain, budget_bytes: int, size: int, slots: int | None = None) -> GroupSolver:
-    """Group a chain and make the exact program of its groups, its table still empty.
+    """Group a chain and make the exact solver of its groups, its table still empty.
 
     Args:
         chain: a chain whose numbers make sense.

@@ -1,6 +1,6 @@
 """The lower convex hull of points of bytes and seconds, from which both lower bounds choose what to hold.
 
-A linear relaxation of a knapsack takes the segments of the hulls of all blocks in the order of their slopes: first the
+A linear relaxation of a knapsack takes the edges of the hulls of all blocks in the order of their slopes: first the
 bytes that save the most seconds each.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-Segment = tuple[float, int]
-"""The seconds that each byte of a segment saves, and its number of bytes."""
-Hull = tuple[float, list[Segment]]
-"""Seconds at the fewest bytes, and the segments of a lower convex hull from there, steepest first."""
+HullEdge = tuple[float, int]
+"""The seconds that each byte of an edge saves, and its number of bytes."""
+Hull = tuple[float, list[HullEdge]]
+"""Seconds at the fewest bytes, and the edges of a lower convex hull from there, steepest first."""
 
 
-def lower_hull(nbytes: Sequence[int], seconds: Sequence[float]) -> Hull:
+def find_lower_hull(nbytes: Sequence[int], seconds: Sequence[float]) -> Hull:
     """Find the lower convex hull of points (bytes, seconds), from the point of fewest bytes on."""
     points: list[tuple[int, float]] = []
     for x, y in sorted(zip(nbytes, seconds, strict=True)):
@@ -24,8 +24,8 @@ def lower_hull(nbytes: Sequence[int], seconds: Sequence[float]) -> Hull:
         while len(points) > 1 and _is_above(points[-2], points[-1], (x, y)):
             points.pop()
         points.append((x, y))
-    segments = [((a[1] - b[1]) / (b[0] - a[0]), b[0] - a[0]) for a, b in pairwise(points)]
-    return points[0][1], segments
+    edges = [((a[1] - b[1]) / (b[0] - a[0]), b[0] - a[0]) for a, b in pairwise(points)]
+    return points[0][1], edges
 
 
 def _is_above(left: tuple[int, float], middle: tuple[int, float], right: tuple[int, float]) -> bool:

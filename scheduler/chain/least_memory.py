@@ -16,6 +16,7 @@ those of revolve (Griewank and Walther, 2000).
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...memory.errors import BudgetError
+from .intervals import IntervalChoice, Save, Split, write_intervals
 from .pareto import drop_dominated
 from .scaled import Floats, Ints, ScaledChain, ScaledOption, scale_chain
+from .simulate import simulate_chain
 from .states import StateIndex, index_states
-from .step_writer import StepWriter
-from .types import Chain, ChainStep, check_chain
+from .types import Chain, ChainSolution, ChainStep, check_chain
+
+logger = logging.getLogger(__name__)
 
 MOST_CHECKPOINTS = 64
 """Checkpoints of a state beyond which its estimated time no longer falls."""
@@ -191,8 +195,8 @@ def _count_forwards(count: int) -> Floats:
     return table
 
 
-def minimum_budget(chain: Chain) -> int:
-    """The fewest bytes, the chain's input included, for which a memory-persistent plan exists.
+def find_minimum_budget(chain: Chain) -> int:
+    """Find the fewest bytes, the chain's input included, for which a memory-persistent plan exists.
 
     Raises:
         ConfigError: numbers that make no sense.
@@ -202,12 +206,8 @@ def minimum_budget(chain: Chain) -> int:
     return int(minima.scaled.inputs[0] + minima.least[minima.states.row(0, len(chain.blocks) - 1)])
 
 
-_BACKWARD_ALONE = -1
-"""In place of the last block of an interval: the backward pass of its first block is what is left to write."""
-
-
-def minimum_plan(chain: Chain, budget_bytes: int | None = None) -> tuple[ChainStep, ...]:
-    """Write a plan within `budget_bytes`, by default within `minimum_budget`, that saves time where bytes are left.
+def find_minimum_plan(chain: Chain, budget_bytes: int | None = None) -> tuple[ChainStep, ...]:
+    """Write a plan within `budget_bytes` that saves time where bytes are left; by default within the minimum budget.
 
     Raises:
         BudgetError: no memory-persistent plan has so few bytes.
@@ -226,21 +226,26 @@ def minimum_plan(chain: Chain, budget_bytes: int | None = None) -> tuple[ChainSt
             f"{budget_bytes} bytes",
             f"the smallest that works is {smallest}",
         )
-    chooser, writer = _make_chooser(minima), StepWriter(chain)
-    pending: list[tuple[int, int, int]] = [(0, last_block, room)]
-    while pending:
-        i, last, nbytes = pending.pop()
-        if last == _BACKWARD_ALONE:
-            writer.run_backward(i)
-            continue
+    chooser = _make_chooser(minima)
+
+    def choose(i: int, last: int, nbytes: int) -> IntervalChoice:
         option, split = chooser.choose(i, last, nbytes)
         if split < 0:
-            writer.save(i, option)
-            pending.append((i, _BACKWARD_ALONE, 0))
-            if i < last:
-                saved = chain.blocks[i].options[option].saved_bytes
-                pending.append((i + 1, last, nbytes - saved))
-        else:
-            writer.run_to(i, split)
-            pending += [(i, split - 1, nbytes), (split, last, nbytes - chain.blocks[split].input_bytes)]
-    return tuple(writer.steps)
+            return Save(option, nbytes - chain.blocks[i].options[option].saved_bytes)
+        return Split(split, nbytes - chain.blocks[split].input_bytes)
+
+    return write_intervals(chain, room, choose)
+
+
+def solve_least_memory(chain: Chain, budget_bytes: int) -> ChainSolution | None:
+    """Find the plan of `find_minimum_plan` within a budget; None where the budget is below the minimum.
+
+    Raises:
+        ConfigError: numbers that make no sense.
+    """
+    try:
+        steps = find_minimum_plan(chain, budget_bytes)
+    except BudgetError as error:
+        logger.debug("chain of %d blocks: %s", len(chain.blocks), error)
+        return None
+    return ChainSolution(steps, simulate_chain(chain, steps)[1], 1)

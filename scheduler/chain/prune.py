@@ -1,7 +1,9 @@
-"""Fewer options for long chains: those that are best for some price of the bytes that they hold and need.
+"""Long chains are planned with fewer options of each block: this decides which options are kept.
 
-In a long run of equal blocks two options can be mixed in any share, so an option that no price makes the best is hardly
-ever missed; the options that hold the least and need the least always stay, so that no budget becomes too small.
+The cost of an option is its seconds, plus a price for each byte that it saves until the backward pass, plus another
+price for each byte of its peak. An option is kept if it is the cheapest one at some pair of prices. In a long run of
+equal blocks two options can be mixed in any share, so the plan hardly ever gets slower for want of the others. The
+options that save the fewest bytes and those of the lowest peaks are kept in any case, so no budget becomes too small.
 Prices are tried on a grid, from nothing to so much that only bytes count.
 
 Not checked: the chain's numbers. Source: ours; the supported points of a Pareto set (Ehrgott, Multicriteria
@@ -40,7 +42,7 @@ class PrunedChain:
 
 
 def prune_options(chain: Chain) -> PrunedChain:
-    """Leave out the options that no price makes the best."""
+    """Drop the options of each block that are not the cheapest at any pair of prices."""
     known: dict[ChainBlock, tuple[ChainBlock, tuple[int, ...]]] = {}
     for block in chain.blocks:
         if block not in known:
@@ -51,7 +53,7 @@ def prune_options(chain: Chain) -> PrunedChain:
 
 
 def _choose_options(options: tuple[ChainOption, ...]) -> tuple[int, ...]:
-    """Choose the options, by index, that some price makes the best, and those that hold or need the least."""
+    """Choose the options, by index, that are the cheapest at some prices, and those that take the fewest bytes."""
     most = max(o.saved_bytes for o in options) or 1
     merits = [(o.forward_seconds + o.backward_seconds, o.saved_bytes / most, _peak_bytes(o) / most) for o in options]
     unit = min(n[0] for n in merits) or 1.0

@@ -27,12 +27,12 @@ from .step_writer import StepWriter
 from .types import Chain, ChainStep
 
 
-def most_slots(chain: Chain) -> int:
-    """The slots beyond which more make no plan faster."""
+def count_most_slots(chain: Chain) -> int:
+    """Return the number of slots beyond which more make no plan faster."""
     return max(len(chain.blocks) - 2, 1)
 
 
-def revolve_steps(chain: Chain, slots: int) -> tuple[ChainStep, ...]:
+def write_revolve_steps(chain: Chain, slots: int) -> tuple[ChainStep, ...]:
     """Write the plan with `slots` checkpoints, the chain's input among them; every block saves by its first option.
 
     Raises:

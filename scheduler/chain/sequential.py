@@ -28,7 +28,12 @@ def check_segments(blocks: int, segments: int) -> None:
         raise ConfigError("strategy 'sequential'", expected, str(segments), f"'sequential:{nearest}' is the nearest.")
 
 
-def sequential_steps(chain: Chain, segments: int) -> tuple[ChainStep, ...]:
+def count_most_segments(chain: Chain) -> int:
+    """Return the largest number of segments: each block of the network is one."""
+    return max(len(chain.blocks) - 1, 1)
+
+
+def write_sequential_steps(chain: Chain, segments: int) -> tuple[ChainStep, ...]:
     """Write the plan with `segments` segments; every block saves by its first option.
 
     Raises:

@@ -62,7 +62,7 @@ class StateIndex:
                 yield i, last
 
     def count_splits(self) -> int:
-        """Count pairs of a row and a split of it: what the exact program looks at, for each slot."""
+        """Count pairs of a row and a split of it: what the exact solver looks at, for each slot."""
         n = len(self.run_first)
         run, tail = self.run_last - np.arange(n), n - 1 - self.run_last
         return int((run * (tail + 1) + tail * (tail + 1) // 2).sum())

@@ -11,7 +11,7 @@ from enum import Enum
 
 from ...layers.graph import Graph, Phase
 from ..plan.costs import CostTable
-from ..plan.steps import NO_INSTANCE, Run, align_up
+from ..plan.steps import NO_INSTANCE, Run, align_address
 from .lifetimes import Lifetimes
 
 
@@ -22,49 +22,49 @@ class Kernels(str, Enum):
     FIT = "fit"
 
 
-Choice = Callable[[int], tuple[int, int]]
+KernelChoice = Callable[[int], tuple[int, int]]
 """Returns for an operation's id the index and the workspace bytes of its kernel."""
 
 
-def least_workspace(costs: CostTable, kernels: Kernels) -> Choice:
+def choose_least_workspace(costs: CostTable, kernels: Kernels) -> KernelChoice:
     """Return the choice that memory is planned with: the first kernel where they are fixed, else least workspace."""
 
     def choose(op: int) -> tuple[int, int]:
-        index = 0 if kernels is Kernels.FIXED else costs.smallest(op)
+        index = 0 if kernels is Kernels.FIXED else costs.find_smallest(op)
         return index, costs.kernels[op][index].workspace_bytes
 
     return choose
 
 
-def _fastest_of(costs: CostTable, op: int, among: Iterable[int]) -> tuple[int, int]:
+def _choose_among(costs: CostTable, op: int, among: Iterable[int]) -> tuple[int, int]:
     options = costs.kernels[op]
     index = min(among, key=lambda i: (options[i].seconds, options[i].workspace_bytes, i))
     return index, options[index].workspace_bytes
 
 
-def fastest(costs: CostTable) -> Choice:
+def choose_fastest(costs: CostTable) -> KernelChoice:
     """Return the choice of the fastest kernel of each operation, whatever its workspace."""
-    return lambda op: _fastest_of(costs, op, range(len(costs.kernels[op])))
+    return lambda op: _choose_among(costs, op, range(len(costs.kernels[op])))
 
 
-def fastest_within(costs: CostTable, workspace_bytes: int) -> Choice:
+def choose_fastest_within(costs: CostTable, workspace_bytes: int) -> KernelChoice:
     """Return the choice of the fastest kernel with at most so much workspace, else of the one with the least."""
 
     def choose(op: int) -> tuple[int, int]:
-        options, smallest = costs.kernels[op], costs.smallest(op)
+        options, smallest = costs.kernels[op], costs.find_smallest(op)
         fits = [i for i, k in enumerate(options) if k.workspace_bytes <= workspace_bytes or i == smallest]
-        return _fastest_of(costs, op, fits)
+        return _choose_among(costs, op, fits)
 
     return choose
 
 
-def fast_gradients(graph: Graph, costs: CostTable, otherwise: Choice) -> Choice:
+def choose_fast_gradients(graph: Graph, costs: CostTable, otherwise: KernelChoice) -> KernelChoice:
     """Return the choice of the fastest kernels for the backward pass, and of `otherwise` for what may run again."""
-    fast = fastest(costs)
+    fast = choose_fastest(costs)
     return lambda op: otherwise(op) if graph.ops[op].phase is Phase.FORWARD else fast(op)
 
 
-def fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> Choice:
+def choose_fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> KernelChoice:
     """Return the choice of the fastest kernels that fit `room_bytes` beside what lives in `planned` when they run."""
     live = planned.live_bytes()
     free: dict[int, int] = {}
@@ -77,8 +77,8 @@ def fastest_that_fits(costs: CostTable, planned: Lifetimes, room_bytes: int) -> 
 
     def choose(op: int) -> tuple[int, int]:
         options = costs.kernels[op]
-        smallest = costs.smallest(op)
-        fits = [i for i, k in enumerate(options) if align_up(k.workspace_bytes) <= free[op] or i == smallest]
-        return _fastest_of(costs, op, fits)
+        smallest = costs.find_smallest(op)
+        fits = [i for i, k in enumerate(options) if align_address(k.workspace_bytes) <= free[op] or i == smallest]
+        return _choose_among(costs, op, fits)
 
     return choose

@@ -18,13 +18,14 @@ import numpy.typing as npt
 from ...layers.graph import FED, STATE, Graph, Role, Tensor
 from ...layers.kinds import KINDS, inplace_pairs
 from ...memory.errors import PlanError
-from ..plan.steps import NO_INSTANCE, NO_TENSOR, PAGE, Fetch, Offload, Run, Step, Wait, align_up
+from ...memory.sizes import align_up
+from ..plan.steps import NO_INSTANCE, NO_TENSOR, PAGE, Fetch, Offload, Run, Step, Wait, align_address
 from .moves import Move, Order, Transfer
 
 
 def aligned_size(tensor: Tensor) -> int:
     """Return the bytes that a tensor takes in the arena."""
-    return align_up(tensor.nbytes)
+    return align_address(tensor.nbytes)
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class Lifetimes(LiveIntervals):
         return np.cumsum(change[:-1])
 
 
-def without_dead_recomputations(graph: Graph, order: Sequence[int]) -> list[int]:
+def drop_dead_recomputations(graph: Graph, order: Sequence[int]) -> list[int]:
     """Leave out repeated runs whose outputs no operation reads before they are made again."""
     first: dict[int, int] = {}
     for position, number in enumerate(order):
@@ -108,7 +109,7 @@ def find_lifetimes(
     kernel: Callable[[int], tuple[int, int]],
     *,
     size: Callable[[Tensor], int] = aligned_size,
-    resident: Iterable[int] = (),
+    present: Iterable[int] = (),
     final: Iterable[int] = (),
     share: bool = True,
     whole_step: bool = False,
@@ -118,10 +119,10 @@ def find_lifetimes(
 
     Args:
         graph: lowered.
-        order: operation ids and moves; every tensor that is read is made before, or is fed, state or `resident`.
+        order: operation ids and moves; every tensor that is read is made before, or is fed, state or `present`.
         kernel: returns for an operation the index and the workspace bytes of its kernel.
         size: returns the bytes of a tensor.
-        resident: tensors that are in the arena at the start, besides state and what the host writes.
+        present: tensors that are in the arena at the start, besides state and what the host writes.
         final: tensors that must still be there at the end, besides state and the graph's outputs.
         share: whether an output may take over the memory of an input that dies.
         whole_step: whether every tensor has memory of its own for the whole step.
@@ -132,7 +133,7 @@ def find_lifetimes(
     """
     out = Lifetimes()
     steps, last = out.steps, len(order) - 1
-    current = {t: out.add(t, 0, size(graph.tensors[t])) for t in resident}
+    current = {t: out.add(t, 0, size(graph.tensors[t])) for t in present}
     moving = _Moving(out, current, outside, last)
     done: set[int] = set()
     ops, tensors, death, add = graph.ops, graph.tensors, out.death, out.add
@@ -178,7 +179,7 @@ def find_lifetimes(
                 number = current[t] = add(t, position, known.setdefault(nbytes, nbytes))
             outputs.append(number)
         index, workspace_bytes = kernel(entry)
-        workspace = add(NO_TENSOR, position, align_up(workspace_bytes)) if workspace_bytes else NO_INSTANCE
+        workspace = add(NO_TENSOR, position, align_address(workspace_bytes)) if workspace_bytes else NO_INSTANCE
         steps.append(Run(entry, index, inputs, tuple(outputs), workspace, again))
     out.buffer = list(range(len(out.tensor)))
     needed_after = {current[t] for t in (*graph.outputs, *final) if t in current}

@@ -54,7 +54,7 @@ def place(rectangles: Sequence[Rectangle], base: int, enough: int | None = None)
     """
     if not rectangles:
         return [], base
-    bound = base + _live_peak(rectangles)
+    bound = base + _find_live_peak(rectangles)
     best = _replay(rectangles, base, backwards=False)
     if best[1] > bound:
         best = min(best, _replay(rectangles, base, backwards=True), key=lambda found: found[1])
@@ -65,14 +65,14 @@ def place(rectangles: Sequence[Rectangle], base: int, enough: int | None = None)
         if best[1] <= bound:
             return best
         order = sorted(range(len(rectangles)), key=lambda i: (*key(rectangles[i]), i))
-        found = _first_fit(rectangles, order, base)
+        found = _place_first_fit(rectangles, order, base)
         tried.append((order, found[0]))
         best = min(best, found, key=lambda found: found[1])
     if enough is None or bound > enough > 0:
         return best
     enough = max(enough, bound + bound // CLOSE)
     for order, addresses in (tried[number] for number in REPAIRED):
-        for promote in (_to_the_front, _half_way):
+        for promote in (_move_to_front, _move_half_way):
             if best[1] > enough:
                 best = min(
                     best, _repair(rectangles, order, addresses, base, enough, promote), key=lambda found: found[1]
@@ -92,7 +92,7 @@ def _repair(
     best: tuple[list[int], int] | None = None
     for _ in range(min(ROUNDS, max(ROUNDS * ROUNDED // len(rectangles), 2))):
         order = promote(order, [i for i in order if addresses[i] + rectangles[i].nbytes > enough])
-        addresses, end = _first_fit(rectangles, order, base)
+        addresses, end = _place_first_fit(rectangles, order, base)
         if best is None or end < best[1]:
             best = addresses, end
         if end <= enough:
@@ -101,12 +101,12 @@ def _repair(
     return best
 
 
-def _to_the_front(order: list[int], high: list[int]) -> list[int]:
+def _move_to_front(order: list[int], high: list[int]) -> list[int]:
     """Give the first rectangle that ended too high its turn before all others."""
     return [*high[:1], *(i for i in order if i != high[0])]
 
 
-def _half_way(order: list[int], high: list[int]) -> list[int]:
+def _move_half_way(order: list[int], high: list[int]) -> list[int]:
     """Move all rectangles that ended too high to half of their positions."""
     too_high = set(high)
     position = {i: p // 2 - 0.5 if i in too_high else float(p) for p, i in enumerate(order)}
@@ -121,7 +121,7 @@ _ORDERS = (
 )
 
 
-def _live_peak(rectangles: Sequence[Rectangle]) -> int:
+def _find_live_peak(rectangles: Sequence[Rectangle]) -> int:
     births, deaths, sizes = (np.array([r[field] for r in rectangles], np.int64) for field in range(3))
     change = np.zeros(int(deaths.max()) + 2, np.int64)
     np.add.at(change, births, sizes)
@@ -129,7 +129,7 @@ def _live_peak(rectangles: Sequence[Rectangle]) -> int:
     return int(np.cumsum(change).max())
 
 
-def _events(rectangles: Sequence[Rectangle], backwards: bool) -> list[int]:
+def _list_events(rectangles: Sequence[Rectangle], backwards: bool) -> list[int]:
     """List rectangles where they begin, and ~rectangles where they end, from the first step or from the last.
 
     At one step, what begins is placed before what ends is freed; what lives longest is placed first.
@@ -157,7 +157,7 @@ def _replay(rectangles: Sequence[Rectangle], base: int, *, backwards: bool) -> t
     if base:
         pool.allocate(-1, base)  # so that the pool's addresses are those of the arena, and aligned as they are
     addresses = [base] * len(rectangles)
-    for event in _events(rectangles, backwards):
+    for event in _list_events(rectangles, backwards):
         if event < 0:
             if rectangles[~event].nbytes:
                 pool.free(~event)
@@ -167,7 +167,7 @@ def _replay(rectangles: Sequence[Rectangle], base: int, *, backwards: bool) -> t
     return addresses, pool.statistics.high_water_bytes
 
 
-def _first_fit(rectangles: Sequence[Rectangle], order: Sequence[int], base: int) -> tuple[list[int], int]:
+def _place_first_fit(rectangles: Sequence[Rectangle], order: Sequence[int], base: int) -> tuple[list[int], int]:
     count = len(rectangles)
     # Columns of the rectangles that are placed, in the order of their addresses.
     births, deaths, starts, ends = (np.empty(count + 1, np.int64) for _ in range(4))

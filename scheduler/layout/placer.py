@@ -12,7 +12,7 @@ from ...layers.graph import Phase
 from ..plan.simulate import time_steps
 from ..plan.state_layout import StateLayout
 from ..plan.steps import ALIGNMENT, NO_TENSOR, PAGE
-from .kernels import Choice, Kernels, fastest_that_fits, least_workspace
+from .kernels import KernelChoice, Kernels, choose_fastest_that_fits, choose_least_workspace
 from .lifetimes import Lifetimes, LiveIntervals, aligned_size, find_lifetimes
 from .moves import Order
 from .placement import Rectangle, place
@@ -63,10 +63,12 @@ class Placer:
 
     def __init__(self, problem: Problem, *, whole_step: bool) -> None:
         self.problem = problem
-        self.choose = least_workspace(problem.costs, problem.kernels)
+        self.choose = choose_least_workspace(problem.costs, problem.kernels)
         self._whole_step = whole_step
 
-    def find_lifetimes(self, order: Order, choose: Choice | None = None, state: StateLayout | None = None) -> Lifetimes:
+    def find_lifetimes(
+        self, order: Order, choose: KernelChoice | None = None, state: StateLayout | None = None
+    ) -> Lifetimes:
         """Find the instances of an order and their lifetimes, without addresses.
 
         Args:
@@ -81,7 +83,7 @@ class Placer:
         outside = state.tensors_outside(graph)
         return find_lifetimes(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
 
-    def place_order(self, order: Order, choose: Choice | None = None, enough: int | None = None) -> PlacedOrder:
+    def place_order(self, order: Order, choose: KernelChoice | None = None, enough: int | None = None) -> PlacedOrder:
         """Find the instances of an order and their addresses.
 
         Args:
@@ -148,19 +150,19 @@ class Placer:
     def least_end(self, lifetimes: Lifetimes) -> int:
         """Return the state's bytes with the most that else is live at once: no placement ends lower."""
         tensors, state = self.problem.graph.tensors, self.problem.state
-        resident = sum(
+        state_bytes = sum(
             nbytes
             for tensor, nbytes in zip(lifetimes.tensor, lifetimes.nbytes, strict=True)
             if tensor != NO_TENSOR and tensors[tensor].name in state.addresses
         )
         live = lifetimes.live_bytes()
-        return state.nbytes - resident + (int(live.max()) if len(live) else 0)
+        return state.nbytes - state_bytes + (int(live.max()) if len(live) else 0)
 
-    def with_fastest_kernels(self, planned: PlacedOrder, budget_bytes: int) -> PlacedOrder:
+    def take_fastest_kernels(self, planned: PlacedOrder, budget_bytes: int) -> PlacedOrder:
         """Place the same order with the fastest kernels whose workspace fits into what it leaves free."""
         room = budget_bytes
         for _ in range(ATTEMPTS):
-            choose = fastest_that_fits(self.problem.costs, planned.lifetimes, room)
+            choose = choose_fastest_that_fits(self.problem.costs, planned.lifetimes, room)
             faster = replace(self.place_order(planned.order, choose), note=planned.note)
             if faster.end <= budget_bytes:
                 return faster if self.seconds(faster.lifetimes) < self.seconds(planned.lifetimes) else planned
@@ -171,18 +173,18 @@ class Placer:
         """Return the order as it will run: with the fastest kernels that fit, where kernels follow the free bytes."""
         if planned.settled or self.problem.kernels is not Kernels.FIT:
             return planned
-        return self.with_fastest_kernels(planned, budget_bytes)
+        return self.take_fastest_kernels(planned, budget_bytes)
 
     def seconds(self, lifetimes: Lifetimes) -> float:
         """Return the predicted seconds of a step, by which plans are compared."""
         starts, _ = time_steps(lifetimes.steps, lifetimes.copies.nbytes, self.problem.costs)
         return float(starts[-1])
 
-    def smallest_of(self, found: Iterable[PlacedOrder]) -> PlacedOrder:
+    def choose_smallest(self, found: Iterable[PlacedOrder]) -> PlacedOrder:
         """Return the one that needs the least memory; of equally small ones the faster."""
         return min(found, key=lambda placed: (placed.end, self.seconds(placed.lifetimes)))
 
-    def fastest_of(self, proposed: Iterable[PlacedOrder | None], budget_bytes: int) -> PlacedOrder | None:
+    def choose_fastest(self, proposed: Iterable[PlacedOrder | None], budget_bytes: int) -> PlacedOrder | None:
         """Return the one that is fastest with the kernels that fit beside it; None where nothing is proposed.
 
         Of equally fast ones the first is taken.

@@ -1,6 +1,6 @@
 """What lies where in a stretch of the arena at one moment, and where there is room.
 
-The stretch is cut into segments: blocks, each with an owner, and holes between them that never touch each other.
+The stretch is cut into spans: blocks, each with an owner, and holes between them that never touch each other.
 Decides nothing but which hole is the tightest.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 HOLE = -1
-"""Stands for the owner of a segment that is a hole."""
+"""Stands for the owner of a span that is a hole."""
 
 
 class ArenaMap:
@@ -22,7 +22,7 @@ class ArenaMap:
 
     def __init__(self, first: int, end: int) -> None:
         self._starts = [first]
-        self._segments = {first: (end, HOLE)}
+        self._spans = {first: (end, HOLE)}
         self._start_of = {end: first}
         self._holes = [(end - first, first)] if end > first else []
         self._at: dict[int, int] = {}
@@ -34,20 +34,20 @@ class ArenaMap:
         """Return the address at which a block begins."""
         return self._at[owner]
 
-    def segment(self, start: int) -> tuple[int, int]:
-        """Return end and owner of the segment that begins at `start`."""
-        return self._segments[start]
+    def find_span(self, start: int) -> tuple[int, int]:
+        """Return end and owner of the span that begins at `start`."""
+        return self._spans[start]
 
-    def before(self, start: int) -> int | None:
-        """Return where the segment before the one at `start` begins; None where there is none."""
+    def find_before(self, start: int) -> int | None:
+        """Return where the span before the one at `start` begins; None where there is none."""
         return self._start_of.get(start)
 
-    def after(self, start: int) -> int | None:
-        """Return where the segment after the one at `start` begins; None where there is none."""
-        end = self._segments[start][0]
-        return end if end in self._segments else None
+    def find_after(self, start: int) -> int | None:
+        """Return where the span after the one at `start` begins; None where there is none."""
+        end = self._spans[start][0]
+        return end if end in self._spans else None
 
-    def tightest(self, nbytes: int) -> int | None:
+    def find_tightest(self, nbytes: int) -> int | None:
         """Return where the smallest hole of at least so many bytes begins; of equally small ones the lowest."""
         place = bisect_left(self._holes, (nbytes, -1))
         return self._holes[place][1] if place < len(self._holes) else None
@@ -55,7 +55,7 @@ class ArenaMap:
     def put(self, owner: int, address: int, nbytes: int) -> None:
         """Make a block in the hole that begins at or before `address` and reaches as far."""
         start = self._starts[bisect_left(self._starts, address + 1) - 1]
-        end, held = self._segments[start]
+        end, held = self._spans[start]
         assert held == HOLE and address + nbytes <= end, "a block lies in a hole"
         self._drop_hole(start, end)
         if start < address:
@@ -68,15 +68,15 @@ class ArenaMap:
     def free(self, owner: int) -> None:
         """Make a hole of a block."""
         start = self._at.pop(owner)
-        end, _ = self._segments[start]
+        end, _ = self._spans[start]
         self._starts.pop(bisect_left(self._starts, start))
-        del self._segments[start]
-        before = self.before(start)
-        if before is not None and self._segments[before][1] == HOLE:
+        del self._spans[start]
+        before = self.find_before(start)
+        if before is not None and self._spans[before][1] == HOLE:
             self._drop_hole(before, start)
             start = before
-        if end in self._segments and self._segments[end][1] == HOLE:
-            beyond = self._segments[end][0]
+        if end in self._spans and self._spans[end][1] == HOLE:
+            beyond = self._spans[end][0]
             self._drop_hole(end, beyond)
             end = beyond
         self._add(start, end, HOLE)
@@ -84,17 +84,17 @@ class ArenaMap:
     def hand_over(self, owner: int, heir: int) -> None:
         """Give a block to another owner."""
         start = self._at.pop(owner)
-        self._segments[start] = (self._segments[start][0], heir)
+        self._spans[start] = (self._spans[start][0], heir)
         self._at[heir] = start
 
     def _add(self, start: int, end: int, owner: int) -> None:
         insort(self._starts, start)
-        self._segments[start] = (end, owner)
+        self._spans[start] = (end, owner)
         self._start_of[end] = start
         if owner == HOLE:
             insort(self._holes, (end - start, start))
 
     def _drop_hole(self, start: int, end: int) -> None:
         self._starts.pop(bisect_left(self._starts, start))
-        del self._segments[start]
+        del self._spans[start]
         self._holes.pop(bisect_left(self._holes, (end - start, start)))

@@ -2,13 +2,10 @@
 
 *Evictions.* Every operation has its operands in the arena. Where no hole is large enough for them, other instances
 leave: the least recently used, or those whose next use is farthest. Operands of the running operation, workspace, small
-tensors and the state that lies in the arena stay. State whose home is outside comes with its first use; once it is
-updated it stays until its bytes are needed or the step ends.
-
-*Which stretch.* The first few instances by that rule are looked at, each with its neighbours up to the bytes that are
-needed. The stretch is emptied whose first use, of all instances in it, comes last. Where operands lie so that there is
-no such stretch, the smallest of them leave and are brought back elsewhere; in the end all instances leave, and the
-operands are brought side by side.
+tensors and the state that lies in the arena stay. `contents` chooses the stretch that they leave; where operands lie so
+that there is none, the smallest of them leave and are brought back elsewhere, and in the end all instances leave, and
+the operands are brought side by side. State whose home is outside comes with its first use; once it is updated it stays
+until its bytes are needed or the step ends.
 
 *Prefetches.* An instance comes back when it or one of the next ones would else be late, with `MARGIN` for a link that
 is slower than said, and at least one heavy operation before it is read. A prefetch evicts only what is needed later.
@@ -24,17 +21,15 @@ from bisect import insort
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from heapq import heappop, heappush
 from itertools import accumulate
 
 from ..plan.link import Link
-from .arena_map import HOLE, ArenaMap
+from .arena_map import ArenaMap
+from .contents import ArenaContents
 from .uses import UseTable
 
 MARGIN = 1.25
 """How early a transfer begins is decided as if it took so many times as long as the link says."""
-LOOKED_AT = 12
-"""So many instances, those that would leave first, are looked at with their neighbours."""
 AHEAD = 12
 """So many of the next transfers back are looked at to see whether one would be late."""
 
@@ -122,7 +117,7 @@ def schedule_cache(
     """
     if end - first < uses.least_bytes():
         return None
-    cache = _Cache(uses, first + uses.fixed_bytes, end, eviction is EvictionRule.FARTHEST, timing)
+    cache = _Cache(uses, first + uses.fixed_bytes, end, eviction, timing)
     for position in range(len(uses.operands)):
         cache.run(position)
     cache.finish()
@@ -130,56 +125,68 @@ def schedule_cache(
 
 
 class _Cache:
-    """What is in the arena at a position, and what has been decided up to it."""
+    """What is in the arena at a position, and what has been decided up to it.
 
-    def __init__(self, uses: UseTable, first: int, end: int, farthest: bool, timing: Timing) -> None:
+    Args:
+        uses: the uses of the order's instances.
+        first: the lowest address at which instances may lie that are not small.
+        end: the address that none of them reaches beyond.
+        eviction: which instance leaves first.
+        timing: seconds of the operations, and the link.
+
+    Attributes:
+        schedule: what has been decided.
+        _contents: the instances in the arena.
+        _begins_at: for each position the seconds after which its operation begins if nothing is waited for; behind the
+            last one the seconds of all.
+        _heavy: for each position the last heavy operation before it.
+        _link_free: the seconds at which the link has brought all that it was asked for.
+        _in_seconds: for each instance the seconds that the link takes to bring it.
+        _prefetched_at: for each instance that was brought ahead and is not used yet, the position at which that began.
+        _awaiting_return: the instances outside that are needed again, as pairs (-next use, -instance) in increasing
+            order: the one needed first is last.
+    """
+
+    def __init__(self, uses: UseTable, first: int, end: int, eviction: EvictionRule, timing: Timing) -> None:
         self.schedule = CacheSchedule()
         self._uses = uses
-        self._farthest = farthest
         self._timing = timing
-        self._map = ArenaMap(first, end)
-        self._touched: dict[int, int] = {}
-        self._queue: list[tuple[int, int, int, int]] = []
-        self._missed: dict[int, int] = {}
-        self._early: dict[int, int] = {}
-        self._comes = [0.0, *accumulate(timing.seconds)]
-        self._heavy = _heavy_before(timing.heavy)
+        self._contents = ArenaContents(uses, ArenaMap(first, end), farthest=eviction is EvictionRule.FARTHEST)
+        self._begins_at = [0.0, *accumulate(timing.seconds)]
+        self._heavy = _find_heavy_before(timing.heavy)
         self._link_free = 0.0
         self._in_seconds = [timing.link.in_seconds(n) for n in uses.nbytes]
-        self._absent: list[tuple[int, int]] = sorted((-uses.first_use(i), -i) for i in uses.at_home)
+        self._prefetched_at: dict[int, int] = {}
+        self._awaiting_return: list[tuple[int, int]] = sorted((-uses.first_use(i), -i) for i in uses.at_home)
 
     def run(self, position: int) -> None:
         """Bring what an operation needs, begin to bring what is needed next, and free what is not needed any more."""
-        uses, there = self._uses, self._touched
+        uses, contents = self._uses, self._contents
         operands, arriving = uses.operands[position], uses.arriving[position]
         heirs = {new for _, new in uses.handed_over[position]}
-        missing = [i for i in operands if i not in there and i not in arriving]
+        missing = [i for i in operands if i not in contents.last_use and i not in arriving]
         coming = [i for i in (*arriving, *missing) if i not in heirs]
         missing += self._bring(coming, position, {*operands, *arriving})
         for instance in missing:
             self._add_prefetch(instance, position, position)
         for old, new in uses.handed_over[position]:
-            address = self._map.address(old)
-            self._map.hand_over(old, new)
-            del self._touched[old], self._missed[old]
-            self.schedule.addresses.setdefault(new, []).append(address)
+            self.schedule.addresses.setdefault(new, []).append(contents.hand_over(old, new))
         for instance in operands:
-            self._early.pop(instance, None)
+            self._prefetched_at.pop(instance, None)
         for instance in (*operands, *arriving):
-            if instance in self._map:
-                self._touch(instance, position)
+            if instance in contents.arena:
+                contents.touch(instance, position)
         self._prefetch(position, {*operands, *arriving})
         for instance in uses.leaving[position]:
-            if instance in self._map and instance not in uses.updated:
-                self._map.free(instance)
-                del there[instance], self._missed[instance]
+            if instance in contents.arena and instance not in uses.updated:
+                contents.remove(instance)
 
     def finish(self) -> None:
         """Send home what was updated, at the end of the step."""
-        for instance in sorted(self._touched.keys() & self._uses.updated.keys()):
-            self._leave(instance, len(self._comes) - 1)
-        self.schedule.evictions.sort(key=lambda d: (d.gone, d.instance))
-        self.schedule.prefetches.sort(key=lambda r: (r.next_use, r.begin))
+        for instance in sorted(self._contents.last_use.keys() & self._uses.updated.keys()):
+            self._evict(instance, len(self._uses.operands))
+        self.schedule.evictions.sort(key=lambda eviction: (eviction.gone, eviction.instance))
+        self.schedule.prefetches.sort(key=lambda prefetch: (prefetch.next_use, prefetch.begin))
 
     def _bring(self, coming: Sequence[int], position: int, locked: Collection[int]) -> list[int]:
         """Place what comes; where it does not fit beside the operands that are there, bring the smallest of these anew.
@@ -187,21 +194,21 @@ class _Cache:
         Returns:
             The operands that left for that and come back.
         """
-        nbytes = self._uses.nbytes
-        there = sorted((i for i in self._touched if i in locked and self._uses.movable[i]), key=nbytes.__getitem__)
+        nbytes, last_use = self._uses.nbytes, self._contents.last_use
+        there = sorted((i for i in last_use if i in locked and self._uses.movable[i]), key=nbytes.__getitem__)
         anew: list[int] = []
         while not self._fit((*coming, *anew), position, locked):
             for instance in (*coming, *anew):
-                if instance in self._touched:
+                if instance in last_use:
                     self._forget(instance)
             if not there:
-                for instance in list(self._touched):
-                    self._leave(instance, position)
+                for instance in list(last_use):
+                    self._evict(instance, position)
                 fits = self._fit((*coming, *anew), position, locked)
                 assert fits, "the least room is enough"
                 break
             anew.append(there.pop(0))
-            self._leave(anew[-1], position)
+            self._evict(anew[-1], position)
         return anew
 
     def _fit(self, coming: Sequence[int], position: int, locked: Collection[int]) -> bool:
@@ -214,155 +221,83 @@ class _Cache:
     def _place(self, instance: int, position: int, locked: Collection[int], later_than: int | None) -> bool:
         """Place an instance, evicting others if need be; with `later_than` only those that are used later."""
         nbytes = self._uses.nbytes[instance]
-        address = self._map.tightest(nbytes)
+        address = self._contents.arena.find_tightest(nbytes)
         if address is None and position:
-            address = self._make_room(nbytes, position, locked, later_than)
+            stretch = self._contents.choose_stretch(nbytes, locked, later_than)
+            if stretch is not None:
+                address = stretch.begin
+                for leaving in stretch.instances:
+                    self._evict(leaving, position)
         if address is None:
             return False
-        self._map.put(instance, address, nbytes)
+        self._contents.put(instance, address, position)
         self.schedule.addresses.setdefault(instance, []).append(address)
-        self._touched[instance] = position
-        self._missed[instance] = self._next_use_after(instance, position)
         return True
-
-    def _make_room(self, nbytes: int, position: int, locked: Collection[int], later_than: int | None) -> int | None:
-        """Empty the stretch whose instances are used again last; return where it begins, None where there is none."""
-        best: tuple[int, int] | None = None
-        chosen: tuple[int, list[int]] = (0, [])
-        entries: list[tuple[int, int, int, int]] = []
-        missed, sizes = self._missed.__getitem__, self._uses.nbytes.__getitem__
-        while self._queue and (len(entries) < LOOKED_AT or best is None):
-            entry = heappop(self._queue)
-            instance, touched = entry[2:]
-            if self._touched.get(instance) != touched:
-                continue
-            entries.append(entry)
-            for rightward in (True, False):
-                window = self._window(instance, nbytes, locked, rightward)
-                if window is None:
-                    continue
-                if later_than is not None and min(map(missed, window[1])) <= later_than:
-                    continue
-                worst = (
-                    -min(map(missed, window[1])) if self._farthest else max(map(self._touched.__getitem__, window[1]))
-                )
-                if best is None or worst <= best[0]:
-                    score = (worst, sum(map(sizes, window[1])))
-                    if best is None or score < best:
-                        best, chosen = score, window
-            if later_than is not None and len(entries) >= LOOKED_AT:
-                break
-        for entry in entries:
-            heappush(self._queue, entry)
-        if best is None:
-            return None
-        for instance in chosen[1]:
-            self._leave(instance, position)
-        return chosen[0]
-
-    def _window(
-        self, instance: int, nbytes: int, locked: Collection[int], rightward: bool
-    ) -> tuple[int, list[int]] | None:
-        """Return a stretch of at least so many bytes around a block, grown to one side, and what lies in it."""
-        arena, movable = self._map, self._uses.movable
-        segment, grow = arena.segment, arena.after if rightward else arena.before
-        low = arena.address(instance)
-        behind = arena.before(low) if rightward else arena.after(low)  # a hole there is taken along
-        if behind is not None and segment(behind)[1] == HOLE:
-            low = behind
-        edge: int | None = low
-        size = 0
-        leave: list[int] = []
-        while size < nbytes:
-            if edge is None:
-                return None
-            end, owner = segment(edge)
-            if owner != HOLE:
-                if owner in locked or not movable[owner]:
-                    return None
-                leave.append(owner)
-            size += end - edge
-            if edge < low:
-                low = edge
-            edge = grow(edge)
-        return low, leave
 
     def _forget(self, instance: int) -> None:
         """Take back that an instance was placed."""
-        self._map.free(instance)
-        del self._touched[instance], self._missed[instance]
+        self._contents.remove(instance)
         self.schedule.addresses[instance].pop()
 
     def _add_prefetch(self, instance: int, position: int, next_use: int) -> None:
         self.schedule.prefetches.append(Prefetch(instance, position, next_use))
-        self._link_free = max(self._link_free, self._comes[position]) + self._in_seconds[instance]
+        self._link_free = max(self._link_free, self._begins_at[position]) + self._in_seconds[instance]
 
-    def _leave(self, instance: int, position: int) -> None:
+    def _evict(self, instance: int, position: int) -> None:
         """Let an instance leave; the prefetch of one that was not used since is taken back."""
         uses = self._uses
-        if instance in self._early:
-            number = self._early.pop(instance)
+        if instance in self._prefetched_at:
+            begin = self._prefetched_at.pop(instance)
             self.schedule.prefetches = [
-                r for r in self.schedule.prefetches if (r.instance, r.begin) != (instance, number)
+                prefetch
+                for prefetch in self.schedule.prefetches
+                if (prefetch.instance, prefetch.begin) != (instance, begin)
             ]
             self._forget(instance)
-            insort(self._absent, (-self._next_use_after(instance, number - 1), -instance))
+            insort(self._awaiting_return, (-self._contents.find_next_use(instance, begin - 1), -instance))
             return
-        touched = self._touched.pop(instance)
-        del self._missed[instance]
-        self._map.free(instance)
-        after = uses.next_use(instance, touched)
-        changed = instance not in uses.at_home or uses.updated.get(instance, len(self._comes)) <= touched
-        self.schedule.evictions.append(Eviction(instance, touched, position, changed))
+        last_use = self._contents.remove(instance)
+        after = uses.next_use(instance, last_use)
+        changed = instance not in uses.at_home or uses.updated.get(instance, len(uses.operands)) <= last_use
+        self.schedule.evictions.append(Eviction(instance, last_use, position, changed))
         if after is not None:
-            insort(self._absent, (-after, -instance))
+            insort(self._awaiting_return, (-after, -instance))
 
     def _prefetch(self, position: int, locked: Collection[int]) -> None:
         """Begin the transfers back that would else be late."""
-        now, seconds = self._comes[position], self._timing.seconds[position]
-        while self._absent and self._link_free <= now + seconds:
-            next_use, instance = -self._absent[-1][0], -self._absent[-1][1]
-            if instance in self._touched or next_use <= position:
-                self._absent.pop()
+        now, seconds, awaiting = self._begins_at[position], self._timing.seconds[position], self._awaiting_return
+        while awaiting and self._link_free <= now + seconds:
+            next_use, instance = -awaiting[-1][0], -awaiting[-1][1]
+            if instance in self._contents.last_use or next_use <= position:
+                awaiting.pop()
                 continue
             if not self._is_late(position) and position < self._heavy[next_use]:
                 return
             if not self._place(instance, position, locked, next_use):
                 return
-            self._absent.pop()
-            self._early[instance] = position
+            awaiting.pop()
+            self._prefetched_at[instance] = position
             self._add_prefetch(instance, position, next_use)
-            self._touch(instance, position)
+            self._contents.touch(instance, position)
 
     def _is_late(self, position: int) -> bool:
         """Return whether one of the next transfers would be late if the first did not begin now."""
-        total = max(self._link_free, self._comes[position + 1])
-        absent, looked_at, place = self._absent, 0, len(self._absent)
+        total = max(self._link_free, self._begins_at[position + 1])
+        awaiting, looked_at, place = self._awaiting_return, 0, len(self._awaiting_return)
         while place and looked_at < AHEAD:
             place -= 1
-            next_use, instance = absent[place]
-            if -instance in self._touched:
-                del absent[place]
+            next_use, instance = awaiting[place]
+            if -instance in self._contents.last_use:
+                del awaiting[place]
                 continue
             looked_at += 1
             total += MARGIN * self._in_seconds[-instance]
-            if total > self._comes[-next_use]:
+            if total > self._begins_at[-next_use]:
                 return True
         return False
 
-    def _touch(self, instance: int, position: int) -> None:
-        self._touched[instance] = position
-        missed = self._missed[instance] = self._next_use_after(instance, position)
-        if self._uses.movable[instance]:
-            rank = -missed if self._farthest else position
-            heappush(self._queue, (rank, -self._uses.nbytes[instance], instance, position))
 
-    def _next_use_after(self, instance: int, position: int) -> int:
-        after = self._uses.next_use(instance, position)
-        return len(self._comes) - 1 if after is None else after
-
-
-def _heavy_before(heavy: Sequence[bool]) -> list[int]:
+def _find_heavy_before(heavy: Sequence[bool]) -> list[int]:
     """Return for each position the last heavy operation before it, or the position itself where there is none."""
     found, last = [], -1
     for position, is_heavy in enumerate(heavy):

@@ -53,7 +53,7 @@ class Segmented(Generic[S]):
     reads: Mapping[S, Sequence[int]]
 
 
-def runs_of(steps: Iterable[tuple[S, int, int]]) -> tuple[tuple[S, ...], ...]:
+def find_runs(steps: Iterable[tuple[S, int, int]]) -> tuple[tuple[S, ...], ...]:
     """Return the runs of steps, each of which reads what the one before makes, in the order of their first steps.
 
     Args:
@@ -71,7 +71,7 @@ def runs_of(steps: Iterable[tuple[S, int, int]]) -> tuple[tuple[S, ...], ...]:
     return tuple(map(tuple, runs))
 
 
-def recomputing_order(steps: Segmented[S], at_once: Sequence[bool]) -> list[S]:
+def write_recomputing_order(steps: Segmented[S], at_once: Sequence[bool]) -> list[S]:
     """Return the order in which the segments marked in `at_once` are recomputed as a whole, the others step by step."""
     home = {
         value: (number, place)

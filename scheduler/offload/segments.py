@@ -16,27 +16,28 @@ from ...layers.graph import FED, STATE, Graph, Op, Phase
 from ...layers.kinds import KINDS
 from ..layout.lifetimes import Lifetimes
 from ..plan.steps import Run
-from .recompute import Segmented, runs_of
+from .recompute import Segmented, find_runs
 
 
-def cheap_segments(graph: Graph) -> Segmented[int]:
-    """Return the step of a training graph with all its runs of cheap operations as segments, first to last."""
-    turn = 1 + max(op.id for op in graph.ops if op.phase is Phase.LOSS)
-    sources = {op.id: source for op in graph.ops[:turn] if (source := _only_activation(graph, op)) is not None}
+def find_cheap_segments(graph: Graph) -> Segmented[int]:
+    """Find the runs of cheap operations in a training graph: its step with all of them as segments, first to last."""
+    forward_count = 1 + max(op.id for op in graph.ops if op.phase is Phase.LOSS)  # the loss is the last of them
+    forward = graph.ops[:forward_count]
+    sources = {op.id: source for op in forward if (source := _find_only_activation(graph, op)) is not None}
     cheap = [graph.ops[number] for number in sources]
-    runs = runs_of((op.id, sources[op.id], op.outputs[0]) for op in cheap)
+    runs = find_runs((op.id, sources[op.id], op.outputs[0]) for op in cheap)
     makes = {op.id: tuple(t for i, t in enumerate(op.outputs) if i not in KINDS[op.kind].kept) for op in cheap}
-    backward = [op.id for op in graph.ops[turn:]]
+    backward = [op.id for op in graph.ops[forward_count:]]
     reads = {number: graph.ops[number].inputs for number in backward}
-    return Segmented([op.id for op in graph.ops[:turn]], backward, runs, makes, reads)
+    return Segmented([op.id for op in forward], backward, runs, makes, reads)
 
 
-def first_segments(steps: Segmented[int], count: int) -> Segmented[int]:
-    """Return the same step with the first segments alone, whose values live longest."""
+def take_first_segments(steps: Segmented[int], count: int) -> Segmented[int]:
+    """Return the same step with its first `count` segments alone, whose values live longest."""
     return replace(steps, segments=steps.segments[:count])
 
 
-def _only_activation(graph: Graph, op: Op) -> int | None:
+def _find_only_activation(graph: Graph, op: Op) -> int | None:
     """Return the tensor that a cheap operation reads beside state; None for all other operations."""
     if op.phase is not Phase.FORWARD or op.updates or KINDS[op.kind].heavy:
         return None
@@ -44,8 +45,10 @@ def _only_activation(graph: Graph, op: Op) -> int | None:
     return read[0] if len(read) == 1 else None
 
 
-def affordable(lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, beside: Container[int]) -> list[bool]:
-    """Return for each segment whether it can be recomputed as a whole, and its values be used, within a limit.
+def find_affordable(
+    lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, beside: Container[int]
+) -> list[bool]:
+    """Find for each segment whether it can be recomputed as a whole, and its values be used, within a limit.
 
     Args:
         lifetimes: those of the order in which all segments are recomputed as a whole.
@@ -55,7 +58,7 @@ def affordable(lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, be
         beside: tensors that do not count: the state that stays in the arena.
     """
     home = {t: number for number, run in enumerate(steps.segments) for op in run for t in steps.makes[op]}
-    live = _live_with_all_else_elsewhere(lifetimes, home.keys(), beside)
+    live = _count_least_live_bytes(lifetimes, home.keys(), beside)
     most = [0] * len(steps.segments)
     seen: dict[int, int] = {}
     for position, step in enumerate(lifetimes.steps):
@@ -68,8 +71,17 @@ def affordable(lifetimes: Lifetimes, steps: Segmented[int], limit_bytes: int, be
     return [nbytes <= limit_bytes for nbytes in most]
 
 
-def _live_with_all_else_elsewhere(lifetimes: Lifetimes, cheap: Container[int], beside: Container[int]) -> list[int]:
-    """Return at each step the bytes of its operands and of the cheap values that live."""
+def _count_least_live_bytes(lifetimes: Lifetimes, cheap: Container[int], beside: Container[int]) -> list[int]:
+    """Count for each plan step the bytes that must be in the arena if every tensor that is not cheap leaves it.
+
+    These are the operands of the step, and the values of cheap operations that are alive: they are made again rather
+    than moved, so they stay in the arena from their first use to their last.
+
+    Args:
+        lifetimes: those of the whole order.
+        cheap: tensors that cheap operations make.
+        beside: tensors that do not count.
+    """
     change = [0] * (len(lifetimes.steps) + 1)
     for tensor, birth, death, nbytes in zip(
         lifetimes.tensor, lifetimes.birth, lifetimes.death, lifetimes.nbytes, strict=True

@@ -41,7 +41,7 @@ class _Slot:
             yield from (Move(what, t) for t in tensors)
 
 
-def with_moves(order: Sequence[int], lifetimes: Lifetimes, schedule: CacheSchedule, timing: Timing) -> Order:
+def insert_moves(order: Sequence[int], lifetimes: Lifetimes, schedule: CacheSchedule, timing: Timing) -> Order:
     """Put the moves of a schedule between the operations of an order.
 
     Args:

@@ -6,9 +6,10 @@ from bisect import bisect_right
 from collections.abc import Container, Sequence
 
 from ...layers.graph import STATE, Graph, Role
+from ...memory.sizes import align_up
 from ..layout.lifetimes import Lifetimes
 from ..layout.placement import Rectangle, place
-from ..plan.steps import NO_INSTANCE, NO_TENSOR, PAGE, Run, align_up
+from ..plan.steps import NO_INSTANCE, NO_TENSOR, PAGE, Run
 
 MOVABLE = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.INPUT})
 """Roles of tensors that may leave."""

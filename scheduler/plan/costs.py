@@ -50,7 +50,7 @@ class CostTable:
         """Seconds of the fastest kernel of an operation, whatever its workspace."""
         return min(k.seconds for k in self.kernels[op])
 
-    def smallest(self, op: int) -> int:
+    def find_smallest(self, op: int) -> int:
         """Index of the kernel with the least workspace; among equals, of the fastest."""
         options = self.kernels[op]
         return min(range(len(options)), key=lambda i: (options[i].workspace_bytes, options[i].seconds, i))

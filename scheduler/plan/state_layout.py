@@ -11,7 +11,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from ...layers.graph import STATE, Graph, Role, Tensor
-from .steps import NO_TENSOR, PAGE, Plan, align_up
+from ...memory.sizes import align_up
+from .steps import NO_TENSOR, PAGE, Plan, align_address
 
 _ROLES_OF_A_BLOCK = (Role.PARAMETER, Role.OPTIMIZER, Role.BUFFER)
 """The order of the roles within a block; all of `STATE`."""
@@ -61,7 +62,7 @@ def lay_out_state(graph: Graph, outside: Container[int] = ()) -> StateLayout:
             outside_end += align_up(t.nbytes, PAGE)
         else:
             addresses[t.name] = end
-            end += align_up(t.nbytes)
+            end += align_address(t.nbytes)
     return StateLayout(addresses, end, homes, outside_end)
 
 

@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
 from ...memory.errors import PlanError
-from ...memory.sizes import align_up as round_up
+from ...memory.sizes import align_up
 from ...memory.tiers.tier import TIER_ALIGNMENT
 
 NO_TENSOR = -1
@@ -34,9 +34,9 @@ FORMAT = 3
 """Version of the JSON that `Plan.to_json` writes."""
 
 
-def align_up(nbytes: int, alignment: int = ALIGNMENT) -> int:
-    """Round up to an alignment, by default that of every address in the arena."""
-    return round_up(nbytes, alignment)
+def align_address(nbytes: int) -> int:
+    """Round an address or a size up to `ALIGNMENT`, that of every address in the arena."""
+    return align_up(nbytes, ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)

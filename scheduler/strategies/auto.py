@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..layout.placer import PlacedOrder, Placer
 from .chain import ChainStrategy
-from .offload import make_stream
+from .offload import STREAM, make_stream
 from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
 
@@ -23,11 +23,11 @@ class BestOf(Strategy):
 
     def smallest(self) -> PlacedOrder:
         """Return the plan that needs the least memory."""
-        return self._placer.smallest_of(strategy.smallest() for strategy in self._strategies)
+        return self._placer.choose_smallest(strategy.smallest() for strategy in self._strategies)
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan; None where no strategy has one."""
-        return self._placer.fastest_of((s.fastest(budget_bytes) for s in self._strategies), budget_bytes)
+        return self._placer.choose_fastest((s.fastest(budget_bytes) for s in self._strategies), budget_bytes)
 
     def chain_bound_seconds(self, budget_bytes: int) -> float:
         """Return the highest bound of the strategies."""
@@ -38,7 +38,7 @@ def _make_auto(placer: Placer, name: StrategyName) -> Strategy:
     chain = ChainStrategy(placer)
     if placer.problem.costs.link is None:
         return chain
-    return BestOf(placer, [chain, make_stream(placer, StrategyName("stream"), chain)])
+    return BestOf(placer, [chain, make_stream(placer, StrategyName(STREAM.name), chain)])
 
 
-AUTO = StrategyKind("auto", _make_auto, link=LinkUse.OPTIONAL)
+AUTO = StrategyKind("auto", _make_auto, link=LinkUse.OPTIONAL, least_without_link=True, least_with_link=True)

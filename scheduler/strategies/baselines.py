@@ -17,16 +17,15 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 from ...memory.errors import ConfigError
 from ..blocks.cut import split_blocks
-from ..blocks.model import ChainModel, chain_model, expand
-from ..chain.revolve import most_slots, revolve_steps
-from ..chain.sequential import check_segments, sequential_steps
+from ..blocks.model import ChainModel, expand, model_chain
+from ..chain.revolve import count_most_slots, write_revolve_steps
+from ..chain.sequential import check_segments, count_most_segments, write_sequential_steps
 from ..chain.simulate import simulate_chain
 from ..chain.types import Chain, ChainStep
-from ..layout.lifetimes import Lifetimes, without_dead_recomputations
+from ..layout.lifetimes import Lifetimes, drop_dead_recomputations
 from ..layout.placer import PlacedOrder, Placer
 from ..plan.steps import Run
 from .strategy import Strategy, StrategyKind, StrategyName
@@ -36,7 +35,24 @@ logger = logging.getLogger(__name__)
 TRIED = 64
 """Most numbers of segments or slots that are tried as they would run."""
 
-_WriteSteps: TypeAlias = "Callable[[Chain, int], tuple[ChainStep, ...]]"
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """All in which one baseline differs from another.
+
+    Attributes:
+        write_steps: writes the plan of a chain with a number of segments or slots.
+        count_most: returns the largest number that makes sense for a chain.
+        unit: what the number counts, for people.
+    """
+
+    write_steps: Callable[[Chain, int], tuple[ChainStep, ...]]
+    count_most: Callable[[Chain], int]
+    unit: str
+
+
+SEGMENTS = Pattern(write_sequential_steps, count_most_segments, "segments")
+SLOTS = Pattern(write_revolve_steps, count_most_slots, "slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +70,27 @@ class Candidate:
     peak_bytes: int
 
 
-def plain_model(placer: Placer) -> ChainModel:
+def model_plain_chain(placer: Placer) -> ChainModel:
     """Make the chain of a graph with one way through each block: all that its backward pass reads is saved."""
-    return chain_model(placer.problem.graph, placer.problem.costs, [placer.choose], search=False)
+    return model_chain(placer.problem.graph, placer.problem.costs, [placer.choose], search=False)
 
 
-def list_candidates(chain: Chain, strategy: StrategyName) -> list[Candidate]:
+def list_candidates(chain: Chain, pattern: Pattern, number: int | None = None) -> list[Candidate]:
     """List the numbers worth trying, the fastest first, of equally fast ones the one in least memory first.
+
+    Args:
+        chain: the chain to plan.
+        pattern: of the baseline.
+        number: the only number that is tried; None for all that make sense.
 
     Raises:
         ConfigError: more segments are asked for than the chain has blocks.
     """
-    write_steps, most = _pattern(chain, strategy)
-    numbers = range(1, most + 1) if strategy.detail is None else [int(strategy.detail)]
+    numbers = range(1, pattern.count_most(chain) + 1) if number is None else [number]
     found = []
-    for number in numbers:
-        peak, seconds = simulate_chain(chain, write_steps(chain, number))
-        found.append(Candidate(number, seconds, peak))
+    for tried in numbers:
+        peak, seconds = simulate_chain(chain, pattern.write_steps(chain, tried))
+        found.append(Candidate(tried, seconds, peak))
     found.sort(key=lambda c: (c.seconds, c.peak_bytes, c.number))
     if len(found) <= TRIED:
         return found
@@ -82,13 +102,6 @@ def list_candidates(chain: Chain, strategy: StrategyName) -> list[Candidate]:
     if len(front) <= TRIED:
         return front
     return [front[i * (len(front) - 1) // (TRIED - 1)] for i in range(TRIED)]
-
-
-def _pattern(chain: Chain, strategy: StrategyName) -> tuple[_WriteSteps, int]:
-    """Return what writes the steps of a baseline, and the largest number of segments or slots that makes sense."""
-    if strategy.name == SEQUENTIAL.name:
-        return sequential_steps, max(len(chain.blocks) - 1, 1)
-    return revolve_steps, most_slots(chain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +128,25 @@ class BaselineStrategy(Strategy):
 
     Args:
         placer: of the graph.
-        strategy: `sequential` or `revolve`; its detail is the number of segments, None tries all.
-        model: what `plain_model` makes, where it is at hand.
+        pattern: of the baseline.
+        number: the only number of segments or slots that is tried; None for all that make sense.
+        model: what `model_plain_chain` makes, where it is at hand.
     """
 
-    def __init__(self, placer: Placer, strategy: StrategyName, model: ChainModel | None = None) -> None:
-        self._placer, self._strategy, self._given_model = placer, strategy, model
+    def __init__(
+        self, placer: Placer, pattern: Pattern, number: int | None = None, model: ChainModel | None = None
+    ) -> None:
+        self._placer, self._pattern, self._number, self._given_model = placer, pattern, number, model
         self._found: dict[int, _TimedCandidate] = {}
         self._placed: dict[int, PlacedOrder] = {}
 
     @cached_property
     def _model(self) -> ChainModel:
-        return self._given_model or plain_model(self._placer)
+        return self._given_model or model_plain_chain(self._placer)
 
     @cached_property
     def _candidates(self) -> list[Candidate]:
-        return list_candidates(self._model.chain, self._strategy)
+        return list_candidates(self._model.chain, self._pattern, self._number)
 
     @cached_property
     def _by_seconds(self) -> list[_TimedCandidate]:
@@ -141,8 +157,8 @@ class BaselineStrategy(Strategy):
     def _find_candidate(self, number: int) -> _TimedCandidate:
         if number not in self._found:
             graph, model, placer = self._placer.problem.graph, self._model, self._placer
-            write_steps, _ = _pattern(model.chain, self._strategy)
-            order = without_dead_recomputations(graph, expand(graph, model, write_steps(model.chain, number)))
+            steps = self._pattern.write_steps(model.chain, number)
+            order = drop_dead_recomputations(graph, expand(graph, model, steps))
             lifetimes = placer.find_lifetimes(order)
             live = int(lifetimes.live_bytes().max())
             self._found[number] = _TimedCandidate(number, order, lifetimes, placer.seconds(lifetimes), live)
@@ -150,9 +166,8 @@ class BaselineStrategy(Strategy):
 
     def _place(self, candidate: _TimedCandidate) -> PlacedOrder:
         if candidate.number not in self._placed:
-            words = "segments" if self._strategy.name == SEQUENTIAL.name else "slots"
             placed = self._placer.place_lifetimes(candidate.order, candidate.lifetimes)
-            self._placed[candidate.number] = replace(placed, note=f"{candidate.number} {words}")
+            self._placed[candidate.number] = replace(placed, note=f"{candidate.number} {self._pattern.unit}")
         return self._placed[candidate.number]
 
     def smallest(self) -> PlacedOrder:
@@ -184,7 +199,7 @@ class BaselineStrategy(Strategy):
             if live <= budget_bytes and self._place(candidate).end <= budget_bytes:
                 yield self._place(candidate)
             else:
-                logger.info("%s: %d does not fit, %d bytes are live", self._strategy, candidate.number, live)
+                logger.info("%d %s do not fit, %d bytes are live", candidate.number, self._pattern.unit, live)
 
 
 def _read_segments(name: str, text: str) -> int:
@@ -197,13 +212,14 @@ def _read_segments(name: str, text: str) -> int:
 
 
 def _make_sequential(placer: Placer, name: StrategyName) -> Strategy:
-    if name.detail is not None:
-        check_segments(len(split_blocks(placer.problem.graph)) - 1, int(name.detail))
-    return BaselineStrategy(placer, name)
+    number = None if name.detail is None else int(name.detail)
+    if number is not None:
+        check_segments(len(split_blocks(placer.problem.graph)) - 1, number)
+    return BaselineStrategy(placer, SEGMENTS, number)
 
 
 def _make_revolve(placer: Placer, name: StrategyName) -> Strategy:
-    return BaselineStrategy(placer, name)
+    return BaselineStrategy(placer, SLOTS)
 
 
 SEQUENTIAL = StrategyKind(

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from ..blocks.model import ChainModel, background_bytes, chain_model, choose_kernels, expand
+from ..blocks.model import ChainModel, choose_kernels, count_background_bytes, expand, model_chain
 from ..chain.bound import chain_bound_seconds
-from ..chain.least_memory import minimum_plan
+from ..chain.least_memory import find_minimum_plan
 from ..chain.portfolio import make_portfolio
 from ..chain.simulate import simulate_chain
 from ..chain.types import Chain, ChainStep
-from ..layout.kernels import Kernels, fast_gradients, fastest
-from ..layout.lifetimes import without_dead_recomputations
+from ..layout.kernels import Kernels, choose_fast_gradients, choose_fastest
+from ..layout.lifetimes import drop_dead_recomputations
 from ..layout.placer import ATTEMPTS, PlacedOrder, Placer
-from .baselines import REVOLVE, SEQUENTIAL, BaselineStrategy, plain_model
+from .baselines import SEGMENTS, SLOTS, BaselineStrategy, model_plain_chain
 from .strategy import Strategy, StrategyKind, StrategyName
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class ChainStrategy(Strategy):
     def _model(self) -> ChainModel:
         problem, choices = self._placer.problem, [self._placer.choose]
         if problem.kernels is Kernels.FIT:
-            choices.append(fast_gradients(problem.graph, problem.costs, self._placer.choose))
-        return chain_model(problem.graph, problem.costs, choices)
+            choices.append(choose_fast_gradients(problem.graph, problem.costs, self._placer.choose))
+        return model_chain(problem.graph, problem.costs, choices)
 
     @cached_property
     def _fastest_chain(self) -> Chain:
@@ -58,7 +58,7 @@ class ChainStrategy(Strategy):
         problem = self._placer.problem
         if problem.kernels is not Kernels.FIT:
             return self._model.chain
-        return chain_model(self._graph, problem.costs, [fastest(problem.costs)]).chain
+        return model_chain(self._graph, problem.costs, [choose_fastest(problem.costs)]).chain
 
     @property
     def _is_short(self) -> bool:
@@ -68,21 +68,21 @@ class ChainStrategy(Strategy):
     def _baselines(self) -> list[BaselineStrategy]:
         if not self._is_short:
             return []
-        plain = plain_model(self._placer)
-        return [BaselineStrategy(self._placer, StrategyName(kind.name), plain) for kind in (SEQUENTIAL, REVOLVE)]
+        plain = model_plain_chain(self._placer)
+        return [BaselineStrategy(self._placer, pattern, model=plain) for pattern in (SEGMENTS, SLOTS)]
 
     @cached_property
     def _background_bytes(self) -> int:
-        return background_bytes(self._graph)
+        return count_background_bytes(self._graph)
 
     def _expand(self, steps: Sequence[ChainStep]) -> list[int]:
-        return without_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
+        return drop_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
 
     def _place(self, steps: Sequence[ChainStep], enough: int) -> PlacedOrder:
         placed = self._placer.place_order(self._expand(steps), choose_kernels(self._model, steps), enough)
         return replace(placed, note="an optimal chain plan")
 
-    def order_within(self, room_bytes: int) -> list[int] | None:
+    def find_order_within(self, room_bytes: int) -> list[int] | None:
         """Return the fastest order whose activations take at most so many bytes by the chain's count; None without."""
         solution = make_portfolio(self._model.chain, room_bytes).solve(room_bytes) if room_bytes > 0 else None
         return None if solution is None else self._expand(solution.steps)
@@ -90,19 +90,19 @@ class ChainStrategy(Strategy):
     def smallest(self) -> PlacedOrder:
         """Return the plan of least memory."""
         chain = self._model.chain
-        proposed = [minimum_plan(chain)]
+        proposed = [find_minimum_plan(chain)]
         if self._is_short:
             room, _ = simulate_chain(chain, proposed[0])
             solution = make_portfolio(chain, room).solve(room)
             if solution is not None:
                 proposed.append(solution.steps)
         placed = [self._place(steps, 0) for steps in proposed]
-        return self._placer.smallest_of([*placed, *(baseline.smallest() for baseline in self._baselines)])
+        return self._placer.choose_smallest([*placed, *(baseline.smallest() for baseline in self._baselines)])
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan for the budget; None where neither the model nor a baseline has one."""
         proposed = [self._solve(budget_bytes), *(b.fastest(budget_bytes) for b in self._baselines)]
-        return self._placer.fastest_of(proposed, budget_bytes)
+        return self._placer.choose_fastest(proposed, budget_bytes)
 
     def chain_bound_seconds(self, budget_bytes: int) -> float:
         """Return the seconds below which no plan of the chain's options is, whatever kernels it takes."""
@@ -134,4 +134,4 @@ def _make_chain(placer: Placer, name: StrategyName) -> Strategy:
     return ChainStrategy(placer)
 
 
-CHAIN = StrategyKind("chain", _make_chain)
+CHAIN = StrategyKind("chain", _make_chain, least_without_link=True)

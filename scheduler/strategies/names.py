@@ -12,10 +12,7 @@ from ...memory.errors import ConfigError, one_of
 from .registry import STRATEGIES, list_spellings
 from .strategy import LinkUse, StrategyName
 
-__all__ = ["MOVING", "STRATEGIES", "StrategyName", "find_link_use", "list_spellings", "parse_strategy"]
-
-MOVING = tuple(name for name, kind in STRATEGIES.items() if kind.link is LinkUse.REQUIRED)
-"""Names of the package's own strategies that need a link; `find_link_use` knows added ones too."""
+__all__ = ["STRATEGIES", "StrategyName", "find_link_use", "list_spellings", "parse_strategy"]
 
 
 def parse_strategy(text: str | StrategyName) -> StrategyName:

@@ -3,11 +3,12 @@
 `offload` runs every operation once, in the graph's order. `superneurons` also drops outputs of cheap operations and
 computes them again, by one of the paper's three rules (`offload.recompute`). `stream` does both, follows the optimal
 chain plans of budgets around its own, and may leave part of the state outside the arena. Then the state of the first
-blocks stays, parameters before momentum, as these would move most. What does not fit beside all that is moved out.
+blocks stays, parameters before state of the optimizer, as these would move most. What does not fit beside all that is
+moved out.
 
 Several numbers of segments to drop, and several shares of the state to keep, are tried. Each order is first scheduled
-with one layout, cache and choice of kernels; the fastest orders are then scheduled with all of them. The fastest plan
-of all is proposed.
+with one layout, rule of eviction and choice of kernels; the fastest orders are then scheduled with all of them. The
+fastest plan of all is proposed.
 
 Source: Wang et al., "SuperNeurons", PPoPP 2018, arXiv 1801.04380.
 """
@@ -18,24 +19,24 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from types import MappingProxyType
+from functools import cached_property, partial
 
-from ...layers.graph import STATE, Phase, Role
+from ...layers.graph import STATE, Phase
 from ...layers.kinds import KINDS
 from ...memory.errors import one_of
 from ...memory.sizes import format_size
-from ..layout.kernels import Choice, Kernels, fastest_within
+from ..layout.kernels import KernelChoice, Kernels, choose_fastest_within
 from ..layout.lifetimes import Lifetimes
 from ..layout.placer import PlacedOrder, Placer
-from ..offload.cache import EvictionRule, Timing, schedule_cache
-from ..offload.recompute import Recomputation, Segmented, recomputing_order
-from ..offload.segments import affordable, cheap_segments, first_segments
-from ..offload.transfers import with_moves
+from ..offload.cache import CacheSchedule, EvictionRule, Timing, schedule_cache
+from ..offload.recompute import Recomputation, Segmented, write_recomputing_order
+from ..offload.segments import find_affordable, find_cheap_segments, take_first_segments
+from ..offload.streamed_state import find_first_address, keep_state
+from ..offload.transfers import insert_moves
 from ..offload.uses import UseTable
 from ..plan.link import Link
-from ..plan.state_layout import StateLayout, lay_out_state, sort_by_block
-from ..plan.steps import NO_TENSOR, PAGE, Run, align_up
+from ..plan.state_layout import StateLayout
+from ..plan.steps import NO_TENSOR, PAGE, Run
 from .chain import ChainStrategy
 from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
@@ -51,9 +52,9 @@ MANY = 4000
 """Above so many operations scheduling takes seconds: only all segments or none are dropped, and one order is kept."""
 WORKSPACE_SHARE = 8
 """The workspace of a fast kernel takes at most this part of what is beside the state."""
-STREAMED_BYTES = 64 * 2**10
-"""Smaller tensors of the state stay in the arena: together they are small, and each would be a transfer of its own.
-Only the plan of least memory lets those leave that fill a page."""
+FIRST_TRIED = 3
+"""Layouts of the state are listed from the one on in which the least stays. All orders are first tried with the layout
+a third of the way along the list: its length divided by this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class _Candidate:
 
     name: str
     order: Sequence[int]
-    choose: Choice
+    choose: KernelChoice
     lifetimes: Lifetimes
     uses: UseTable
     timing: Timing
@@ -119,12 +120,13 @@ class OffloadStrategy(Strategy):
 
     @cached_property
     def _segments(self) -> Segmented[int]:
-        return cheap_segments(self._placer.problem.graph)
+        return find_cheap_segments(self._placer.problem.graph)
 
     @cached_property
     def _smallest_state(self) -> StateLayout:
         """The layout with all large tensors outside that may be there."""
-        return self._lay_out(0) if self._streams else self._placer.problem.state
+        problem = self._placer.problem
+        return keep_state(problem.graph, 0) if self._streams else problem.state
 
     @cached_property
     def _least_room(self) -> int:
@@ -135,7 +137,8 @@ class OffloadStrategy(Strategy):
     @cached_property
     def _least_state(self) -> StateLayout:
         """The layout with all tensors outside that may be there at all."""
-        return self._lay_out(0, PAGE) if self._streams else self._placer.problem.state
+        problem = self._placer.problem
+        return keep_state(problem.graph, 0, PAGE) if self._streams else problem.state
 
     def smallest(self) -> PlacedOrder:
         """Return the plan of least memory."""
@@ -145,18 +148,18 @@ class OffloadStrategy(Strategy):
         candidates = [self._make_candidate("least memory", o, self._placer.choose, self._least_state) for o in orders]
         least = min(candidates, key=lambda candidate: candidate.uses.least_bytes())
         del candidates, orders  # a deep network's take tens of MiB
-        end = _first_address(least.state) + least.uses.least_bytes()
+        end = find_first_address(least.state) + least.uses.least_bytes()
         found = [placed for rule in self._rules if (placed := self._place(least, rule, end)) is not None]
         return min(found, key=lambda placed: (placed.end, sum(placed.lifetimes.copies.nbytes)))
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan for the budget that is found; None where none fits."""
         layouts = self._list_layouts(budget_bytes)
-        first = layouts[len(layouts) // 3]
+        first_tried = layouts[len(layouts) // FIRST_TRIED]
         best, least = None, math.inf
         fitting: list[tuple[float, int, str, Sequence[int]]] = []
         for number, (name, order) in enumerate(self._list_orders(budget_bytes)):
-            candidate = self._make_candidate(name, order, self._placer.choose, first)
+            candidate = self._make_candidate(name, order, self._placer.choose, first_tried)
             seconds, placed = self._try(candidate, self._rules[0], budget_bytes)
             if placed is not None:
                 fitting.append((seconds, number, name, order))
@@ -168,7 +171,7 @@ class OffloadStrategy(Strategy):
                 for state in layouts:
                     candidate = self._make_candidate(name, order, choose, state)
                     for rule in self._rules:
-                        if (choose, state, rule) == (self._placer.choose, first, self._rules[0]):
+                        if (choose, state, rule) == (self._placer.choose, first_tried, self._rules[0]):
                             continue  # tried above
                         seconds, placed = self._try(candidate, rule, budget_bytes)
                         if seconds < least:
@@ -192,12 +195,12 @@ class OffloadStrategy(Strategy):
         logger.info("%s: %s, %d bytes of state, %s %s", self._strategy, candidate.name, state, rule.value, words)
         return seconds, placed
 
-    def _list_choices(self, budget_bytes: int) -> list[Choice]:
+    def _list_choices(self, budget_bytes: int) -> list[KernelChoice]:
         problem = self._placer.problem
         if problem.kernels is not Kernels.FIT:
             return [self._placer.choose]
         room = budget_bytes - self._smallest_state.nbytes
-        return [self._placer.choose, fastest_within(problem.costs, room // WORKSPACE_SHARE)]
+        return [self._placer.choose, choose_fastest_within(problem.costs, room // WORKSPACE_SHARE)]
 
     def _list_orders(self, budget_bytes: int) -> Iterator[tuple[str, Sequence[int]]]:
         yield "nothing repeated", self._own_order
@@ -210,83 +213,75 @@ class OffloadStrategy(Strategy):
         if self._chain is not None:
             for times in (1.0,) if self._many else ROOMS:
                 room = int(times * (budget_bytes - self._smallest_state.nbytes))
-                chain_order = self._chain.order_within(room)
+                chain_order = self._chain.find_order_within(room)
                 if chain_order is not None and len(chain_order) > len(self._own_order):
                     yield f"the chain plan for {format_size(room)}", chain_order
 
     def _place(self, candidate: _Candidate, rule: EvictionRule, budget_bytes: int) -> PlacedOrder | None:
         """Schedule the moves of a candidate and place it; return None where it does not fit."""
-        first, state, uses = _first_address(candidate.state), candidate.state, candidate.uses
+        first, state, uses = find_first_address(candidate.state), candidate.state, candidate.uses
         schedule = schedule_cache(uses, first, budget_bytes // PAGE * PAGE, rule, candidate.timing)
         if schedule is None:
             return None
-        order = with_moves(candidate.order, candidate.lifetimes, schedule, candidate.timing)
+        order = insert_moves(candidate.order, candidate.lifetimes, schedule, candidate.timing)
         lifetimes = self._placer.find_lifetimes(order, candidate.choose, state)
-        # Each time that a tensor is brought to the arena it is a new instance: its addresses in that order.
-        stays: dict[int, list[int]] = {}
-        for instance, tensor in enumerate(candidate.lifetimes.tensor):
-            if instance in uses.fixed:
-                stays.setdefault(tensor, []).append(first + uses.fixed[instance])
-            else:
-                stays.setdefault(tensor, []).extend(schedule.addresses.get(instance, ()))
-        names = [t.name for t in self._placer.problem.graph.tensors]
-        following = {tensor: iter(addresses) for tensor, addresses in stays.items()}
-        addresses = [
-            state.addresses[names[t]] if t != NO_TENSOR and names[t] in state.addresses else next(following[t])
-            for t in lifetimes.tensor
-        ]
+        addresses = self._collect_addresses(candidate, schedule, lifetimes)
         leaving = "the least recently used leave" if rule is EvictionRule.LRU else "the farthest next use leaves"
         note = f"{candidate.name}, {leaving} first"
         if state.outside:
             note += f", {format_size(state.outside_nbytes)} of the state outside"
         return replace(self._placer.place_at(order, lifetimes, addresses, state, settled=True), note=note)
 
+    def _collect_addresses(self, candidate: _Candidate, schedule: CacheSchedule, lifetimes: Lifetimes) -> list[int]:
+        """Collect the addresses of all instances of the order with moves, whose lifetimes are given."""
+        first, state, uses = find_first_address(candidate.state), candidate.state, candidate.uses
+        # Each time that a tensor is brought to the arena it is a new instance: its addresses in that order.
+        addresses_of: dict[int, list[int]] = {}
+        for instance, tensor in enumerate(candidate.lifetimes.tensor):
+            if instance in uses.fixed:
+                addresses_of.setdefault(tensor, []).append(first + uses.fixed[instance])
+            else:
+                addresses_of.setdefault(tensor, []).extend(schedule.addresses.get(instance, ()))
+        names = [t.name for t in self._placer.problem.graph.tensors]
+        following = {tensor: iter(addresses) for tensor, addresses in addresses_of.items()}
+        return [
+            state.addresses[names[t]] if t != NO_TENSOR and names[t] in state.addresses else next(following[t])
+            for t in lifetimes.tensor
+        ]
+
     def _list_layouts(self, budget_bytes: int) -> list[StateLayout]:
         """List where the state may lie: as the problem has it, or with shares of the free bytes taken by what stays."""
         if not self._streams:
             return [self._placer.problem.state]
-        spare = budget_bytes - _first_address(self._smallest_state) - self._least_room
+        spare = budget_bytes - find_first_address(self._smallest_state) - self._least_room
         if spare < 0:
             return [self._least_state]
         shares = (0.0, 0.5) if self._many else FRACTIONS[:-1]
-        found = {layout.nbytes: layout for layout in (self._lay_out(int(spare * s)) for s in shares)}
-        return list(found.values())
-
-    def _lay_out(self, staying_bytes: int, large_bytes: int = STREAMED_BYTES) -> StateLayout:
-        """Lay the state out so that at most `staying_bytes` of its large tensors stay in the arena."""
         graph = self._placer.problem.graph
-        large = [t for t in sort_by_block(graph) if t.nbytes >= large_bytes]
-        outside: set[int] = set()
-        for tensor in sorted(large, key=lambda t: t.role is not Role.PARAMETER):
-            staying_bytes -= tensor.nbytes
-            if staying_bytes < 0:
-                outside.add(tensor.id)
-        return lay_out_state(graph, outside)
+        found = {layout.nbytes: layout for layout in (keep_state(graph, int(spare * s)) for s in shares)}
+        return list(found.values())
 
     def _recompute(self, count: int, recomputation: Recomputation, budget_bytes: int) -> list[int]:
         """Return the order in which the first `count` segments of cheap operations are dropped and computed again."""
-        steps = first_segments(self._segments, count)
+        steps = take_first_segments(self._segments, count)
         at_once = [recomputation is not Recomputation.MEMORY_CENTRIC] * count
-        order = recomputing_order(steps, at_once)
+        order = write_recomputing_order(steps, at_once)
         if recomputation is Recomputation.COST_AWARE:
             state = self._smallest_state
             lifetimes = self._placer.find_lifetimes(order, state=state)
             staying = {t.id for t in self._placer.problem.graph.with_role(*STATE) if t.name in state.addresses}
-            order = recomputing_order(steps, affordable(lifetimes, steps, budget_bytes - state.nbytes, staying))
+            order = write_recomputing_order(
+                steps, find_affordable(lifetimes, steps, budget_bytes - state.nbytes, staying)
+            )
         return order
 
-    def _make_candidate(self, name: str, order: Sequence[int], choose: Choice, state: StateLayout) -> _Candidate:
+    def _make_candidate(self, name: str, order: Sequence[int], choose: KernelChoice, state: StateLayout) -> _Candidate:
         graph, costs = self._placer.problem.graph, self._placer.problem.costs
         lifetimes = self._placer.find_lifetimes(order, choose, state)
         seconds = [costs.kernels[step.op][step.kernel].seconds for step in lifetimes.steps if isinstance(step, Run)]
         heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
         uses = UseTable(graph, lifetimes, state.tensors_outside(graph))
         return _Candidate(name, order, choose, lifetimes, uses, Timing(seconds, heavy, self._link), state)
-
-
-def _first_address(state: StateLayout) -> int:
-    """Return the first address above the state at which what may move can lie."""
-    return align_up(state.nbytes, PAGE)
 
 
 def _read_rule(name: str, text: str) -> str:
@@ -297,9 +292,8 @@ def _make_offload(placer: Placer, name: StrategyName) -> Strategy:
     return OffloadStrategy(placer, name)
 
 
-def _make_superneurons(placer: Placer, name: StrategyName) -> Strategy:
-    recomputation = RECOMPUTATIONS[name.name] if _has_loss(placer) else None
-    return OffloadStrategy(placer, name, recomputation=recomputation)
+def _make_superneurons(recomputation: Recomputation, placer: Placer, name: StrategyName) -> Strategy:
+    return OffloadStrategy(placer, name, recomputation=recomputation if _has_loss(placer) else None)
 
 
 def make_stream(placer: Placer, name: StrategyName, chain: ChainStrategy | None = None) -> OffloadStrategy:
@@ -318,15 +312,6 @@ def _has_loss(placer: Placer) -> bool:
     return any(op.phase is Phase.LOSS for op in placer.problem.graph.ops)
 
 
-RECOMPUTATIONS = MappingProxyType(
-    {
-        "superneurons": Recomputation.COST_AWARE,
-        "superneurons-speed": Recomputation.SPEED_CENTRIC,
-        "superneurons-memory": Recomputation.MEMORY_CENTRIC,
-    }
-)
-"""How each of the `superneurons` brings dropped outputs back."""
-
 OFFLOAD = StrategyKind(
     "offload",
     _make_offload,
@@ -336,6 +321,11 @@ OFFLOAD = StrategyKind(
     details=("lru",),
 )
 SUPERNEURONS = tuple(
-    StrategyKind(name, _make_superneurons, link=LinkUse.REQUIRED, read_detail=_read_rule) for name in RECOMPUTATIONS
+    StrategyKind(name, partial(_make_superneurons, recomputation), link=LinkUse.REQUIRED, read_detail=_read_rule)
+    for name, recomputation in (
+        ("superneurons", Recomputation.COST_AWARE),
+        ("superneurons-speed", Recomputation.SPEED_CENTRIC),
+        ("superneurons-memory", Recomputation.MEMORY_CENTRIC),
+    )
 )
-STREAM = StrategyKind("stream", make_stream, link=LinkUse.REQUIRED, read_detail=_read_rule)
+STREAM = StrategyKind("stream", make_stream, link=LinkUse.REQUIRED, least_with_link=True, read_detail=_read_rule)

@@ -54,6 +54,16 @@ def list_spellings() -> tuple[str, ...]:
     )
 
 
+def find_least_without_link() -> str:
+    """Find the name of the strategy that moves nothing and of all such strategies needs the least memory."""
+    return next(k.name for k in STRATEGIES.values() if k.link is LinkUse.NONE and k.least_without_link)
+
+
+def find_least_with_link() -> str:
+    """Find the name of the strategy that needs the least memory of all where there is a link."""
+    return next(k.name for k in STRATEGIES.values() if k.link is LinkUse.REQUIRED and k.least_with_link)
+
+
 def require_link(problem: Problem, name: StrategyName) -> None:
     """Refuse a strategy that moves tensors where nobody said how fast.
 

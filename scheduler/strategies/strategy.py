@@ -84,6 +84,10 @@ class StrategyKind:
         without_backward: whether the strategy plans graphs without a backward pass, as those of evaluation and
             prediction. For a strategy that does not, such a graph runs in its own order.
         whole_step: whether every tensor has memory of its own for the whole step.
+        least_without_link: whether no strategy that moves nothing needs less memory. One that moves nothing and
+            declares this is what people are told to take where the plan of another does not fit.
+        least_with_link: whether, where there is a link, no strategy needs less memory. One that requires a link and
+            declares this is what people are told to take where they can give one.
         read_detail: reads what stands behind the colon: from the strategy's name and the text to a number or a word. It
             raises a ConfigError that says what may stand there. None where the name stands alone.
         details: what people are told may stand behind the colon, such as "K" for "sequential:K".
@@ -95,5 +99,7 @@ class StrategyKind:
     natural_first: bool = True
     without_backward: bool = False
     whole_step: bool = False
+    least_without_link: bool = False
+    least_with_link: bool = False
     read_detail: Callable[[str, str], Detail] | None = None
     details: tuple[str, ...] = ()

@@ -17,9 +17,10 @@ from bathyal.engine.checkpoints import folder as checkpoint
 from bathyal.layers.graph import Role
 from bathyal.layers.kinds import KINDS
 from bathyal.layers.slabs import split_large
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.host_tier import HostTier
 from tests.support.own_training import Adam, Huber, MeanOutput, MeanSquaredError, register_own_training
+from tests.support.spilling import needs_link
 
 SHAPE = (4, 3, 8, 8)
 FEATURES = 6
@@ -167,7 +168,7 @@ def test_metrics_are_those_that_the_loss_counts() -> None:
 def test_every_strategy_at_its_least_budget_gives_the_same_bits(backend: str, loss: Any) -> None:
     right = trained(device=backend, loss=loss, strategy="keep")
     for strategy in STRATEGIES:
-        moving = {"link": "500 MB", "make_tier": HostTier} if strategy.split(":")[0] in MOVING else {}
+        moving = {"link": "500 MB", "make_tier": HostTier} if needs_link(strategy) else {}
         choices = {"device": backend, "loss": loss, "strategy": strategy, **moving}
         with trainer(**choices) as t:
             least = t.plan.min_budget_bytes
@@ -233,7 +234,7 @@ def test_a_loss_of_images_plans_and_trains(backend: str) -> None:
     given = batches(3, (20, *SHAPE[2:]))
     right = trained(given=given, network=images, device=backend, strategy="keep")
     for strategy in ("chain", "offload", "superneurons", "stream"):
-        moving = {"link": "500 MB", "make_tier": HostTier} if strategy in MOVING else {}
+        moving = {"link": "500 MB", "make_tier": HostTier} if needs_link(strategy) else {}
         choices = {"network": images, "device": backend, "strategy": strategy, **moving}
         with trainer(**choices) as t:
             least = t.plan.min_budget_bytes
@@ -247,7 +248,7 @@ def test_a_loss_of_images_plans_and_trains(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_loss_whose_gradient_reads_neither_output_nor_target(backend: str, strategy: str) -> None:
-    moving = {"link": "500 MB", "make_tier": HostTier} if strategy.split(":")[0] in MOVING else {}
+    moving = {"link": "500 MB", "make_tier": HostTier} if needs_link(strategy) else {}
     given = [(images, np.zeros(len(images), np.int16)) for images, _ in batches(2)[:1]] * 3
     choices = {"loss": MeanOutput(), "device": backend, "optimizer": bt.SGD(0.1)}
     with trainer(**choices, strategy=strategy, **moving) as t:

@@ -17,8 +17,8 @@ from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.state_layout import lay_out_state
 from bathyal.scheduler.planner import StrategyPlanner
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
-from tests.support.spilling import linked, tier_for
+from bathyal.scheduler.strategies.names import STRATEGIES
+from tests.support.spilling import linked, needs_link, tier_for
 
 NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
 
@@ -47,7 +47,7 @@ def feeds(case):
 
 DEEP = ("resnet34", "resnet101", "resnet152")
 """Of these only what differs from network to network: `auto` takes the plans of `chain`, the baselines are short."""
-FIXED = [name for name in STRATEGIES if name not in MOVING]
+FIXED = [name for name in STRATEGIES if not needs_link(name)]
 SPILLING = ("alexnet", "vgg11_bn", "resnet18", "resnet50")
 
 

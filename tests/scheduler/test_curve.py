@@ -3,7 +3,7 @@
 import pytest
 
 from bathyal.memory.errors import ConfigError
-from bathyal.scheduler.curve import NO_LIMIT, curve
+from bathyal.scheduler.curve import NO_LIMIT, trace_curve
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
 from tests.support.random_networks import random_problem
 from tests.support.spilling import linked
@@ -12,7 +12,7 @@ from tests.support.spilling import linked
 @pytest.mark.parametrize("seed", range(4))
 def test_each_strategy_goes_from_its_least_to_no_limit(seed):
     problem = random_problem(seed)
-    points = list(curve(problem, ["liveness", "chain", "sequential", "revolve"], 5))
+    points = list(trace_curve(problem, ["liveness", "chain", "sequential", "revolve"], 5))
     fastest = make_plan(problem, "liveness", NO_LIMIT).predicted_seconds
     for strategy in ("liveness", "chain", "sequential", "revolve"):
         mine = [p for p in points if p.strategy == strategy]
@@ -30,7 +30,7 @@ def test_each_strategy_goes_from_its_least_to_no_limit(seed):
 def test_no_point_is_slower_than_one_in_less_memory_or_than_the_plan_of_its_budget(seed):
     problem = linked(random_problem(seed), "offload", seed)
     for strategy in ("chain", "offload"):
-        points = list(curve(problem, [strategy], 6))
+        points = list(trace_curve(problem, [strategy], 6))
         times = [point.predicted_seconds for point in points]
         assert times == sorted(times, reverse=True)
         for point in points:
@@ -39,4 +39,4 @@ def test_no_point_is_slower_than_one_in_less_memory_or_than_the_plan_of_its_budg
 
 def test_an_unknown_strategy_is_refused():
     with pytest.raises(ConfigError, match="revolve"):
-        list(curve(random_problem(0), ["revolv"], 3))
+        list(trace_curve(random_problem(0), ["revolv"], 3))

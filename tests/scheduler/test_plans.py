@@ -17,13 +17,13 @@ from bathyal.scheduler.plan.state_layout import infer_layout
 from bathyal.scheduler.plan.steps import NO_TENSOR, Plan
 from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import StrategyPlanner, make_plan, min_budget
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte
 from tests.support.random_networks import natural_order, random_problem
-from tests.support.spilling import linked
+from tests.support.spilling import linked, needs_link
 
 SEEDS = range(12)
-CASES = [(seed, strategy) for strategy in STRATEGIES for seed in (range(0, 12, 3) if strategy in MOVING else SEEDS)]
+CASES = [(seed, strategy) for strategy in STRATEGIES for seed in (range(0, 12, 3) if needs_link(strategy) else SEEDS)]
 
 
 @pytest.mark.parametrize(("seed", "strategy"), CASES)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bathyal.layers.graph import Graph, Op, Phase, Role, Tensor
 from bathyal.layers.kinds import KINDS
-from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.layout.kernels import Kernels, choose_least_workspace
 from bathyal.scheduler.layout.lifetimes import Lifetimes, find_lifetimes
 from bathyal.scheduler.layout.moves import Order
 from bathyal.scheduler.layout.placer import PlacedOrder, Placer
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.offload.cache import EvictionRule, Timing
-from bathyal.scheduler.offload.recompute import recomputing_order
-from bathyal.scheduler.offload.segments import cheap_segments
+from bathyal.scheduler.offload.recompute import write_recomputing_order
+from bathyal.scheduler.offload.segments import find_cheap_segments
 from bathyal.scheduler.offload.uses import UseTable
 from bathyal.scheduler.plan.costs import CostTable, KernelCost
 from bathyal.scheduler.plan.link import Link
-from bathyal.scheduler.plan.simulate import simulate
 from bathyal.scheduler.plan.state_layout import StateLayout
-from bathyal.scheduler.plan.steps import Instance, Plan
+from bathyal.scheduler.plan.steps import Plan
 from bathyal.scheduler.plan.verify import verify
+from bathyal.scheduler.planner import write_plan
 from bathyal.scheduler.strategies.names import parse_strategy
 from bathyal.scheduler.strategies.offload import OffloadStrategy
 
@@ -46,7 +46,7 @@ def make_case(problem: Problem, order: Sequence[int] | None = None) -> Cached:
     """An order of a problem with a link; by default the graph's own."""
     assert problem.costs.link is not None
     graph, order = problem.graph, [op.id for op in problem.graph.ops] if order is None else list(order)
-    lifetimes = find_lifetimes(graph, order, least_workspace(problem.costs, problem.kernels))
+    lifetimes = find_lifetimes(graph, order, choose_least_workspace(problem.costs, problem.kernels))
     seconds = [problem.costs.kernels[number][0].seconds for number in order]
     heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
     return Cached(problem, order, lifetimes, UseTable(graph, lifetimes), Timing(seconds, heavy, problem.costs.link))
@@ -54,9 +54,12 @@ def make_case(problem: Problem, order: Sequence[int] | None = None) -> Cached:
 
 def list_orders(problem: Problem) -> list[list[int]]:
     """The graph's own order, and all cheap operations repeated step by step, or segment by segment."""
-    steps = cheap_segments(problem.graph)
+    steps = find_cheap_segments(problem.graph)
     count = len(steps.segments)
-    return [[op.id for op in problem.graph.ops], *(recomputing_order(steps, [once] * count) for once in (False, True))]
+    return [
+        [op.id for op in problem.graph.ops],
+        *(write_recomputing_order(steps, [once] * count) for once in (False, True)),
+    ]
 
 
 def hand_made(
@@ -132,25 +135,7 @@ def planned(case: Cached, moved: Order) -> Plan:
 
 
 def _verified(case: Cached, placed: PlacedOrder) -> Plan:
-    problem, lifetimes, copies = case.problem, placed.lifetimes, placed.lifetimes.copies
-    plan = Plan(
-        strategy="by hand",
-        graph=problem.graph.fingerprint(),
-        steps=tuple(lifetimes.steps),
-        instances=tuple(
-            map(Instance, lifetimes.tensor, lifetimes.birth, lifetimes.death, lifetimes.nbytes, placed.addresses)
-        ),
-        copies=tuple(map(Instance, copies.tensor, copies.birth, copies.death, copies.nbytes, placed.outside)),
-        outside_bytes=placed.outside_end,
-        peak_bytes=placed.end,
-        live_peak_bytes=0,
-        budget_bytes=placed.end,
-        min_budget_bytes=placed.end,
-        predicted_seconds=0.0,
-        lower_bound_seconds=0.0,
-        chain_bound_seconds=0.0,
-    )
-    timeline = simulate(plan, problem.costs)
-    plan = replace(plan, live_peak_bytes=timeline.peak_bytes, predicted_seconds=timeline.seconds)
+    problem = case.problem
+    plan = write_plan(problem, "by hand", placed.end, placed, placed.end)
     verify(plan, problem.graph, problem.costs, problem.state)
     return plan

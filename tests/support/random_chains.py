@@ -1,6 +1,6 @@
 """Chains of random blocks, and budgets from their least to no recomputation."""
 
-from bathyal.scheduler.chain.least_memory import minimum_budget
+from bathyal.scheduler.chain.least_memory import find_minimum_budget
 from bathyal.scheduler.chain.simulate import simulate_chain
 from bathyal.scheduler.chain.step_writer import keep_everything
 from bathyal.scheduler.chain.types import Chain, ChainBlock, ChainOption
@@ -20,5 +20,5 @@ def random_chain(rng, count, runs=False):
 
 
 def budgets_of(chain, count):
-    least, most = minimum_budget(chain), simulate_chain(chain, keep_everything(chain))[0]
+    least, most = find_minimum_budget(chain), simulate_chain(chain, keep_everything(chain))[0]
     return [least + (most - least) * k // (count - 1) for k in range(count)]

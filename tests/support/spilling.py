@@ -9,8 +9,14 @@ from dataclasses import replace
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.link import Link
 from bathyal.scheduler.plan.steps import Plan
-from bathyal.scheduler.strategies.names import MOVING
+from bathyal.scheduler.strategies.names import StrategyName, find_link_use
+from bathyal.scheduler.strategies.strategy import LinkUse
 from tests.support.host_tier import HostTier
+
+
+def needs_link(strategy: str | StrategyName) -> bool:
+    """Whether a strategy always may move tensors out of the arena, so that it is refused without a link."""
+    return find_link_use(strategy) is LinkUse.REQUIRED
 
 
 def random_link(seed: int) -> Link:
@@ -26,7 +32,7 @@ def with_link(problem: Problem, link: Link) -> Problem:
 
 def linked(problem: Problem, strategy: str, seed: int = 0) -> Problem:
     """The problem, with a link where `strategy` moves tensors."""
-    if strategy.partition(":")[0] not in MOVING:
+    if not needs_link(strategy):
         return problem
     return with_link(problem, random_link(seed))
 

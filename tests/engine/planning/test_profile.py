@@ -11,7 +11,7 @@ from bathyal.layers import SGD, Conv2d, Flatten, Linear, ReLU, Sequential, forwa
 from bathyal.memory.arena import Arena
 from bathyal.memory.devices.host import HostDevice
 from bathyal.memory.errors import BudgetError
-from bathyal.scheduler.plan.steps import align_up
+from bathyal.scheduler.plan.steps import align_address
 
 NETWORK = Sequential(Conv2d(4, 3), ReLU(), Conv2d(2, 3), Flatten(), Linear(3))
 
@@ -39,7 +39,7 @@ def timed(nbytes, folder=None, backend=None):
 
 
 def nbytes_of(graph, op):
-    return sum(align_up(graph.tensors[t].nbytes) for t in (*op.inputs, *op.outputs))
+    return sum(align_address(graph.tensors[t].nbytes) for t in (*op.inputs, *op.outputs))
 
 
 def test_kernels_run_in_turn_so_that_each_follows_another():

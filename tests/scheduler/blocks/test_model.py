@@ -6,13 +6,13 @@ from bathyal.layers import SGD, Conv2d, Flatten, Linear, Residual, Sequential, f
 from bathyal.layers.graph import Phase, Role
 from bathyal.layers.kinds import KINDS
 from bathyal.scheduler.blocks.cut import assign_blocks
-from bathyal.scheduler.blocks.model import background_bytes, chain_model, expand
+from bathyal.scheduler.blocks.model import count_background_bytes, expand, model_chain
 from bathyal.scheduler.blocks.passes import find_kept_statistics
-from bathyal.scheduler.chain.least_memory import minimum_plan
-from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.least_memory import find_minimum_plan
 from bathyal.scheduler.chain.simulate import simulate_chain
-from bathyal.scheduler.layout.kernels import Kernels, least_workspace
-from bathyal.scheduler.layout.lifetimes import find_lifetimes, without_dead_recomputations
+from bathyal.scheduler.chain.solve import solve
+from bathyal.scheduler.layout.kernels import Kernels, choose_least_workspace
+from bathyal.scheduler.layout.lifetimes import drop_dead_recomputations, find_lifetimes
 from tests.support.random_networks import random_problem
 
 SEEDS = range(30)
@@ -20,8 +20,8 @@ SEEDS = range(30)
 
 def parts(seed):
     problem = random_problem(seed)
-    choose = least_workspace(problem.costs, Kernels.FIXED)
-    return problem, choose, chain_model(problem.graph, problem.costs, [choose])
+    choose = choose_least_workspace(problem.costs, Kernels.FIXED)
+    return problem, choose, model_chain(problem.graph, problem.costs, [choose])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -46,7 +46,7 @@ def test_blocks_hold_every_operation_once_and_are_entered_by_one_tensor(seed):
 def test_the_model_never_promises_less_than_the_plan_needs(seed):
     problem, choose, model = parts(seed)
     graph, chain = problem.graph, model.chain
-    least = minimum_plan(chain)
+    least = find_minimum_plan(chain)
     least_peak, _ = simulate_chain(chain, least)
     proposals = [least]
     for factor in (1.0, 1.2, 1.5, 2.0, 4.0):
@@ -58,11 +58,11 @@ def test_the_model_never_promises_less_than_the_plan_needs(seed):
         peak, seconds = simulate_chain(chain, steps)
         order = expand(graph, model, steps)
         lifetimes = find_lifetimes(graph, order, choose)
-        assert int(lifetimes.live_bytes().max()) <= peak + background_bytes(graph)
+        assert int(lifetimes.live_bytes().max()) <= peak + count_background_bytes(graph)
         actual = sum(problem.costs.kernels[op][choose(op)[0]].seconds for op in order)
         assert actual <= seconds * (1 + 1e-9)
-        pruned = without_dead_recomputations(graph, order)
-        assert int(find_lifetimes(graph, pruned, choose).live_bytes().max()) <= peak + background_bytes(graph)
+        pruned = drop_dead_recomputations(graph, order)
+        assert int(find_lifetimes(graph, pruned, choose).live_bytes().max()) <= peak + count_background_bytes(graph)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -77,7 +77,7 @@ def test_a_generous_budget_recomputes_nothing(seed):
 def test_batch_statistics_are_made_once(seed):
     problem, choose, model = parts(seed)
     kept = find_kept_statistics(problem.graph)
-    lifetimes = find_lifetimes(problem.graph, expand(problem.graph, model, minimum_plan(model.chain)), choose)
+    lifetimes = find_lifetimes(problem.graph, expand(problem.graph, model, find_minimum_plan(model.chain)), choose)
     made = [t for t in lifetimes.tensor if t in kept]
     assert len(made) == len(set(made)) == len(kept)
     updates = [step.op for step in lifetimes.steps if problem.graph.ops[step.op].updates]
@@ -94,9 +94,9 @@ def test_images_that_are_read_again_cross_a_cut():
 def test_dead_recomputations_are_left_out_and_only_those():
     for seed in SEEDS:
         problem, choose, model = parts(seed)
-        order = expand(problem.graph, model, minimum_plan(model.chain))
-        pruned = without_dead_recomputations(problem.graph, order)
-        assert without_dead_recomputations(problem.graph, pruned) == pruned
+        order = expand(problem.graph, model, find_minimum_plan(model.chain))
+        pruned = drop_dead_recomputations(problem.graph, order)
+        assert drop_dead_recomputations(problem.graph, pruned) == pruned
         lifetimes = find_lifetimes(problem.graph, pruned, choose)
         for position, step in enumerate(lifetimes.steps):
             if step.recompute:

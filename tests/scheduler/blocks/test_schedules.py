@@ -30,7 +30,7 @@ from bathyal.scheduler.blocks.cut import split_blocks
 from bathyal.scheduler.blocks.passes import PassCosts
 from bathyal.scheduler.blocks.schedules import find_schedules
 from bathyal.scheduler.blocks.search_space import MOST_DROPPABLE
-from bathyal.scheduler.layout.kernels import Kernels, least_workspace
+from bathyal.scheduler.layout.kernels import Kernels, choose_least_workspace
 from tests.support.random_networks import random_problem
 
 END = (Conv2d(4, 3), Flatten(), Linear(3))
@@ -47,7 +47,7 @@ def first_block(*layers):
     graph = lower(training_graph(forward_graph(Sequential(*layers, *END), (2, 3, 6, 6)), SGD()), NullBackend())
     costs = estimate(graph, NullBackend())
     blocks = split_blocks(graph)
-    passes = PassCosts(graph, costs, least_workspace(costs, Kernels.FIXED))
+    passes = PassCosts(graph, costs, choose_least_workspace(costs, Kernels.FIXED))
     return blocks[0], blocks[1].input, blocks[1].gradient, passes
 
 
@@ -124,7 +124,7 @@ def check_schedules(block, output, incoming, passes):
 @pytest.mark.parametrize("seed", range(20))
 def test_schedules_have_all_operands_and_repeat_forward_operations_alone(seed):
     problem = random_problem(seed)
-    passes = PassCosts(problem.graph, problem.costs, least_workspace(problem.costs, Kernels.FIXED))
+    passes = PassCosts(problem.graph, problem.costs, choose_least_workspace(problem.costs, Kernels.FIXED))
     blocks = split_blocks(problem.graph)
     for block, following in pairwise(blocks):
         check_schedules(block, following.input, following.gradient, passes)

@@ -12,10 +12,10 @@ from bathyal.scheduler.chain.at_most_twice import solve_at_most_twice
 from bathyal.scheduler.chain.bound import chain_bound_seconds
 from bathyal.scheduler.chain.dp import choose_slots, fill_table, write_plan
 from bathyal.scheduler.chain.groups import group_chain, make_group_solver
-from bathyal.scheduler.chain.least_memory import minimum_budget, minimum_plan
-from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.least_memory import find_minimum_budget, find_minimum_plan
 from bathyal.scheduler.chain.scaled import scale_chain
 from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.solve import solve
 from bathyal.scheduler.chain.states import StateIndex, index_states
 from bathyal.scheduler.chain.types import (
     Backward,
@@ -150,7 +150,7 @@ def test_equals_exhaustive_search(seed):
     for case in range(100):
         count = rng.choice([1, 2, 2, 3, 3, 4, 4, 5])
         chain = random_chain(rng, count, options=1 + case % 2, wild=rng.choice([3, 20, 60]), runs=case % 3 == 0)
-        least = minimum_budget(chain)
+        least = find_minimum_budget(chain)
         assert search(chain, least - 1) == math.inf
         assert solve(chain, least - 1, EXACT) is None
         for budget in (least, least + rng.randint(1, 4), least + rng.randint(3, 12)):
@@ -163,16 +163,16 @@ def test_minimum_plan_attains_the_minimum_and_keeps_larger_budgets():
     rng = random.Random(20)
     for _ in range(150):
         chain = random_chain(rng, rng.randint(1, 9), options=2, runs=True)
-        least = minimum_budget(chain)
-        assert simulate_chain(chain, minimum_plan(chain))[0] == least
+        least = find_minimum_budget(chain)
+        assert simulate_chain(chain, find_minimum_plan(chain))[0] == least
         for budget in range(least, least + 20, 4):
-            peak, seconds = simulate_chain(chain, minimum_plan(chain, budget))
+            peak, seconds = simulate_chain(chain, find_minimum_plan(chain, budget))
             assert peak <= budget
             best = solve(chain, budget, EXACT)
             assert best is not None
             assert best.seconds <= seconds
         with pytest.raises(BudgetError) as raised:
-            minimum_plan(chain, least - 1)
+            find_minimum_plan(chain, least - 1)
         assert str(least) in raised.value.expected
 
 
@@ -180,7 +180,7 @@ def test_time_never_rises_with_the_budget_at_one_unit():
     rng = random.Random(21)
     for _ in range(25):
         chain = random_chain(rng, 8, options=2)
-        least = minimum_budget(chain)
+        least = find_minimum_budget(chain)
         times = [replay(chain, solve(chain, b, EXACT), b) for b in range(least, least + 30)]
         assert times == sorted(times, reverse=True)
 
@@ -190,7 +190,7 @@ def test_no_plan_is_faster_than_the_bound_of_the_chain():
     tight = 0
     for _ in range(120):
         chain = random_chain(rng, rng.randint(1, 6), options=rng.randint(1, 3), wild=6)
-        least = minimum_budget(chain)
+        least = find_minimum_budget(chain)
         whole = sum(min(o.forward_seconds + o.backward_seconds for o in b.options) for b in chain.blocks)
         for budget in (least, least + rng.randint(1, 30), 10**6):
             bound, found = chain_bound_seconds(chain, budget), solve(chain, budget, EXACT)
@@ -238,7 +238,7 @@ def test_rounded_up_is_never_faster_and_rounded_down_never_slower():
     missing = 0
     for _ in range(40):
         chain = scaled(random_chain(rng, 7, options=2), 37, rng)
-        least = minimum_budget(chain)
+        least = find_minimum_budget(chain)
         for budget in (least, least + 60, least + 250, least + 700):
             exact = solve(chain, budget, EXACT)
             assert exact is not None
@@ -257,10 +257,10 @@ def test_rounding_down_at_one_byte_is_the_optimum():
     rng = random.Random(23)
     for _ in range(50):
         chain = random_chain(rng, 6)
-        budget = minimum_budget(chain) + rng.randint(0, 10)
+        budget = find_minimum_budget(chain) + rng.randint(0, 10)
         bound, exact = solve(chain, budget, EXACT, rounding="down"), solve(chain, budget, EXACT)
         assert bound.seconds == pytest.approx(exact.seconds, rel=1e-5)
-        assert solve(chain, minimum_budget(chain) - 1, EXACT, rounding="down") is None
+        assert solve(chain, find_minimum_budget(chain) - 1, EXACT, rounding="down") is None
 
 
 def test_a_unit_that_all_sizes_share_rounds_nothing():
@@ -289,8 +289,8 @@ def test_a_unit_that_all_sizes_share_rounds_nothing():
                 for b in big.blocks
             )
         )
-        assert minimum_budget(wide) == minimum_budget(small) << 20
-        budget = minimum_budget(small) + 5
+        assert find_minimum_budget(wide) == find_minimum_budget(small) << 20
+        budget = find_minimum_budget(small) + 5
         assert solve(wide, (budget << 20) + 12345, 2000).seconds == solve(small, budget, EXACT).seconds
 
 
@@ -308,7 +308,7 @@ def test_rows_that_states_share_give_the_same_times():
     for _ in range(40):
         chain = random_chain(rng, 14, options=2, runs=True)
         collapsed += index_states(chain).row_count < index_every_state(chain).row_count
-        least, scaled_chain = minimum_budget(chain), scale_chain(chain)
+        least, scaled_chain = find_minimum_budget(chain), scale_chain(chain)
         most = least + 20 - chain.blocks[0].input_bytes
         shared, single = (fill_table(scaled_chain, index(chain), most) for index in (index_states, index_every_state))
         for room in (most - 20, most - 17, most - 11, most):
@@ -393,7 +393,7 @@ def test_a_saved_output_is_also_a_checkpoint():
     loss = ChainBlock(1, 0, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 1),))
     for count in (2, 3, 7, 20):
         chain = Chain((block,) * count + (loss,))
-        assert minimum_budget(chain) == 3
+        assert find_minimum_budget(chain) == 3
         # Three bytes: x_0 and two neighbours. Each block is reached from x_0, but for block 1 with its input saved.
         assert solve(chain, 3, EXACT).seconds == count * (count + 1) / 2 + count - 1
         for checkpoints in (2, 3, 5):
@@ -407,7 +407,7 @@ def test_at_most_twice_keeps_its_word_and_meets_the_optimum_when_generous():
     met = refused = 0
     for _ in range(200):
         chain = random_chain(rng, rng.randint(1, 9), options=2, wild=5)
-        least = minimum_budget(chain)
+        least = find_minimum_budget(chain)
         for budget in range(least, least + 40, 5):
             exact, twice = solve(chain, budget, EXACT), solve_at_most_twice(chain, budget, EXACT)
             refused += twice is None
@@ -458,7 +458,7 @@ def test_groups_of_random_runs_are_replayed():
         chain = random_chain(rng, 12, options=2, runs=True, wild=6)
         grouped = group_chain(chain, 2)
         joined += len(grouped.chain.blocks) < len(chain.blocks)
-        least = minimum_budget(grouped.chain)
+        least = find_minimum_budget(grouped.chain)
         for budget in (least, least + 7, least + 20):
             solution = make_group_solver(chain, budget, 2, EXACT).solve(budget)
             assert solution.seconds == solve(grouped.chain, budget, EXACT).seconds
@@ -473,15 +473,15 @@ def test_long_chains_are_planned_and_replayed():
     solution = solve(chain, total // 4)
     twice = solve_at_most_twice(chain, total // 4)
     assert replay(chain, solution, total // 4) <= replay(chain, twice, total // 4)
-    least = minimum_budget(chain)
-    assert simulate_chain(chain, minimum_plan(chain))[0] == least
+    least = find_minimum_budget(chain)
+    assert simulate_chain(chain, find_minimum_plan(chain))[0] == least
 
 
 def test_by_default_every_budget_from_the_minimum_on_has_a_plan():
     rng = random.Random(29)
     for _ in range(40):
         chain = scaled(random_chain(rng, 8, runs=True), 4001, rng)
-        least = minimum_budget(chain)
+        least = find_minimum_budget(chain)
         for budget in (least, least + 1, least + 9000):
             assert replay(chain, solve(chain, budget), budget) > 0 or all(
                 o.forward_seconds + o.backward_seconds == 0 for b in chain.blocks for o in b.options
@@ -504,17 +504,17 @@ def test_transients_below_what_is_resident_count_as_what_is_resident():
                     ChainBlock(b.input_bytes, b.input_gradient_bytes, b.plain_forward_seconds, plain, (option,))
                 )
         low, least = Chain(tuple(low)), Chain(tuple(least))
-        budget = minimum_budget(least)
-        assert minimum_budget(low) == budget
+        budget = find_minimum_budget(least)
+        assert find_minimum_budget(low) == budget
         assert solve(low, budget + 2, EXACT).seconds == search(least, budget + 2)
 
 
 def test_one_block_and_none():
     loss = ChainBlock(4, 4, 0.0, 0, (ChainOption(0, 0.0, 1.0, 0, 7),))
-    assert minimum_budget(Chain((loss,))) == 15
+    assert find_minimum_budget(Chain((loss,))) == 15
     assert solve(Chain((loss,)), 15).steps == (Backward(0),)
     chain = Chain((ChainBlock(3, 0, 1.0, 0, (ChainOption(5, 2.0, 4.0, 1, 2),)), loss))
-    assert minimum_budget(chain) == 3 + 4 + 4 + 7  # the loss is the largest: x_0, x_1, δ_1, its transient
+    assert find_minimum_budget(chain) == 3 + 4 + 4 + 7  # the loss is the largest: x_0, x_1, δ_1, its transient
     assert solve(chain, 17) is None
     assert solve(chain, 18).steps == (ForwardCheckpoint(0), Backward(1), ForwardSave(0, 0), Backward(0))
     assert solve(chain, 19).steps == (ForwardSave(0, 0), Backward(1), Backward(0))
@@ -526,7 +526,7 @@ def test_one_block_and_none():
 def test_zero_times_and_a_large_loss():
     block = ChainBlock(2, 2, 0.0, 0, (ChainOption(6, 0.0, 0.0, 0, 0),))
     chain = Chain((block,) * 6 + (ChainBlock(2, 2, 0.0, 0, (ChainOption(0, 0.0, 0.0, 0, 100),)),))
-    least = minimum_budget(chain)
+    least = find_minimum_budget(chain)
     assert least == 2 + 2 + 2 + 100  # x_0, x_6, δ_6 and the loss's own
     solution = solve(chain, least, EXACT)
     assert replay(chain, solution, least) == 0.0

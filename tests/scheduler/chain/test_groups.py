@@ -6,9 +6,9 @@ import pytest
 
 from bathyal.scheduler.chain.dp import choose_slots
 from bathyal.scheduler.chain.groups import count_groups, group_chain
-from bathyal.scheduler.chain.least_memory import minimum_budget
-from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.least_memory import find_minimum_budget
 from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.solve import solve
 from bathyal.scheduler.chain.types import Chain, ChainBlock, ChainOption
 
 LOSS = ChainBlock(1, 1, 0.0, 0, (ChainOption(0, 0.0, 0.1, 0, 1),))
@@ -38,7 +38,7 @@ def test_long_chains_at_all_budgets_come_near_the_exact_program():
         blocks += [ChainBlock(4 * n, 4 * n, 3.0, n, options)] * 64
     chain = Chain((*blocks, LOSS))
     assert choose_slots(chain) < 2000
-    least, most = minimum_budget(chain), 64 * 12 * 7
+    least, most = find_minimum_budget(chain), 64 * 12 * 7
     for share in (0.03, 0.25):
         budget = max(least, int(share * most))
         found, exact = solve(chain, budget), solve(chain, budget, 100)

@@ -6,9 +6,10 @@ import pytest
 
 from bathyal.memory.errors import ConfigError
 from bathyal.scheduler.chain.dp import choose_slots
-from bathyal.scheduler.chain.least_memory import minimum_budget
-from bathyal.scheduler.chain.portfolio import make_portfolio, solve
+from bathyal.scheduler.chain.least_memory import find_minimum_budget
+from bathyal.scheduler.chain.portfolio import make_portfolio
 from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.solve import solve
 from bathyal.scheduler.chain.step_writer import keep_everything
 from tests.support.random_chains import budgets_of, random_chain
 
@@ -41,7 +42,7 @@ def test_what_fits_whole_needs_no_seconds_and_what_does_not_fit_has_no_plan():
     chain = random_chain(random.Random(4), 20)
     peak, seconds = simulate_chain(chain, keep_everything(chain))
     assert solve(chain, peak, max_seconds=0).seconds == seconds
-    assert solve(chain, minimum_budget(chain) - 1, max_seconds=1) is None
+    assert solve(chain, find_minimum_budget(chain) - 1, max_seconds=1) is None
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan")])

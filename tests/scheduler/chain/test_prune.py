@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from bathyal.scheduler.chain.least_memory import minimum_budget
-from bathyal.scheduler.chain.portfolio import solve
+from bathyal.scheduler.chain.least_memory import find_minimum_budget
 from bathyal.scheduler.chain.prune import prune_options
 from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.solve import solve
 from bathyal.scheduler.chain.types import Chain, ChainBlock, ChainOption, ForwardSave
 
 
@@ -51,7 +51,7 @@ def test_plans_are_nearly_as_good_and_name_the_options_of_the_whole_chain(seed):
     assert any(
         len(few.options) < len(all_.options) for few, all_ in zip(pruned.chain.blocks, chain.blocks, strict=True)
     )
-    least = minimum_budget(chain)
+    least = find_minimum_budget(chain)
     for budget in (least * 2, least * 3, least * 5):
         best, found = solve(chain, budget), solve(pruned.chain, budget)
         assert best is not None and found is not None

@@ -27,7 +27,7 @@ from bathyal.layers.operations import OpKind
 from bathyal.memory.errors import BudgetError
 from bathyal.scheduler.blocks.cut import split_blocks
 from bathyal.scheduler.layout.kernels import Kernels
-from bathyal.scheduler.layout.lifetimes import find_lifetimes, without_dead_recomputations
+from bathyal.scheduler.layout.lifetimes import drop_dead_recomputations, find_lifetimes
 from bathyal.scheduler.layout.problem import Problem
 from bathyal.scheduler.plan.costs import CostTable, KernelCost
 from bathyal.scheduler.plan.state_layout import lay_out_state
@@ -77,9 +77,9 @@ def test_an_output_of_the_graph_is_not_overwritten_by_the_last_operation():
 def test_what_is_needed_after_a_pass_is_not_overwritten_by_its_last_operation():
     graph = lower(training_graph(forward_graph(Sequential(Flatten(), Linear(4)), (2, 3)), SGD()), NullBackend())
     images = graph.with_role(Role.INPUT)[0].id
-    kept = find_lifetimes(graph, [0], no_workspace, resident=[images], final=[images, graph.ops[0].outputs[0]])
+    kept = find_lifetimes(graph, [0], no_workspace, present=[images], final=[images, graph.ops[0].outputs[0]])
     assert kept.live_bytes().tolist() == [128]
-    let_go = find_lifetimes(graph, [0], no_workspace, resident=[images], final=[graph.ops[0].outputs[0]])
+    let_go = find_lifetimes(graph, [0], no_workspace, present=[images], final=[graph.ops[0].outputs[0]])
     assert let_go.live_bytes().tolist() == [64]
 
 
@@ -111,7 +111,7 @@ def graph_of(roles, *ops, sizes=None):
 )
 def test_whose_memory_an_output_may_reuse(role, shared):
     graph = graph_of([role, Role.ACTIVATION], ("relu", (0,), (1,)))
-    lifetimes = find_lifetimes(graph, [0], no_workspace, resident=[0])
+    lifetimes = find_lifetimes(graph, [0], no_workspace, present=[0])
     assert (lifetimes.buffer == [0, 0]) == shared
 
 
@@ -150,10 +150,10 @@ def test_a_repeated_run_is_left_out_only_where_nobody_reads_what_it_makes():
     forward = [op.id for op in graph.ops if op.phase is Phase.FORWARD]
     rest = [op.id for op in graph.ops if op.phase is not Phase.FORWARD]
     # The output of `b` is read by the backward pass of nothing but Flatten, which reads no value.
-    again = without_dead_recomputations(graph, [*forward, *forward[:3], *rest])
+    again = drop_dead_recomputations(graph, [*forward, *forward[:3], *rest])
     assert again == [*forward, *forward[:2], *rest]
-    assert without_dead_recomputations(graph, [*forward, *forward[:2], *forward[:2], *rest]) == again
-    assert without_dead_recomputations(graph, [*forward, *rest]) == [*forward, *rest]
+    assert drop_dead_recomputations(graph, [*forward, *forward[:2], *forward[:2], *rest]) == again
+    assert drop_dead_recomputations(graph, [*forward, *rest]) == [*forward, *rest]
 
 
 def test_a_batch_norm_is_not_repeated_for_its_statistics():
@@ -165,7 +165,7 @@ def test_a_batch_norm_is_not_repeated_for_its_statistics():
     loss = next(op.id for op in graph.ops if op.phase is Phase.LOSS)
     # The gradient reads the input of the batch norm, its mean and its variance, but not its output.
     repeated = [*order[:loss], convolution, norm, *order[loss:]]
-    assert without_dead_recomputations(graph, repeated) == [*order[:loss], convolution, *order[loss:]]
+    assert drop_dead_recomputations(graph, repeated) == [*order[:loss], convolution, *order[loss:]]
 
 
 @pytest.mark.parametrize("strategy", ["keep", "liveness", "chain", "auto", "sequential", "revolve"])

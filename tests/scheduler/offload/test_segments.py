@@ -12,8 +12,8 @@ from bathyal.layers.graph import FED, STATE, Phase
 from bathyal.layers.kinds import KINDS
 from bathyal.models.registry import build_model
 from bathyal.scheduler.layout.lifetimes import find_lifetimes
-from bathyal.scheduler.offload.recompute import recomputing_order
-from bathyal.scheduler.offload.segments import affordable, cheap_segments, first_segments
+from bathyal.scheduler.offload.recompute import write_recomputing_order
+from bathyal.scheduler.offload.segments import find_affordable, find_cheap_segments, take_first_segments
 from tests.support.random_networks import natural_order, random_problem
 
 SEEDS = range(12)
@@ -32,16 +32,16 @@ def no_workspace(op):
 
 def order_of(graph, at_once, limit=None):
     """All segments at once, all step by step, or those at once that stay within a limit."""
-    steps = cheap_segments(graph)
-    order = recomputing_order(steps, [at_once] * len(steps.segments))
+    steps = find_cheap_segments(graph)
+    order = write_recomputing_order(steps, [at_once] * len(steps.segments))
     if limit is None:
         return order
-    return recomputing_order(steps, affordable(find_lifetimes(graph, order, no_workspace), steps, limit, ()))
+    return write_recomputing_order(steps, find_affordable(find_lifetimes(graph, order, no_workspace), steps, limit, ()))
 
 
 def most_bytes(graph, order):
     """The most of the operands of a step and of cheap values: everything else may be elsewhere between its uses."""
-    steps = cheap_segments(graph)
+    steps = find_cheap_segments(graph)
     cheap = {t for run in steps.segments for op in run for t in steps.makes[op]}
     lifetimes, most = find_lifetimes(graph, order, no_workspace), 0
     for position, step in enumerate(lifetimes.steps):
@@ -59,7 +59,7 @@ def repeated(graph, order):
 
 def test_the_segments_of_alexnet():
     graph = paper("alexnet")
-    runs = [tuple(graph.ops[op].kind for op in run) for run in cheap_segments(graph).segments]
+    runs = [tuple(graph.ops[op].kind for op in run) for run in find_cheap_segments(graph).segments]
     assert runs == [
         ("relu", "lrn", "max_pool"),
         ("relu", "lrn", "max_pool"),
@@ -119,7 +119,7 @@ def test_without_a_limit_all_is_done_at_once_and_with_none_left_nothing():
 
 def test_a_segment_is_a_run_of_cheap_operations_in_which_each_reads_the_one_before():
     for graph in [*graphs(), paper("alexnet"), paper("resnet50")]:
-        steps = cheap_segments(graph)
+        steps = find_cheap_segments(graph)
         numbers = [op for run in steps.segments for op in run]
         assert len(numbers) == len(set(numbers))
         for run in steps.segments:
@@ -130,7 +130,7 @@ def test_a_segment_is_a_run_of_cheap_operations_in_which_each_reads_the_one_befo
                 read = {t for t in found.inputs if graph.tensors[t].role not in STATE | FED}
                 assert len(read) == 1
                 assert before is None or read <= set(graph.ops[before].outputs)
-        first = first_segments(steps, 2)
+        first = take_first_segments(steps, 2)
         assert first.segments == steps.segments[:2]
         assert (first.forward, first.backward) == (steps.forward, steps.backward)
 

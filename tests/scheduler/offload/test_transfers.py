@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bathyal.scheduler.layout.moves import Move, Transfer
 from bathyal.scheduler.offload.cache import EvictionRule, schedule_cache
-from bathyal.scheduler.offload.transfers import with_moves
+from bathyal.scheduler.offload.transfers import insert_moves
 from bathyal.scheduler.plan.costs import CostTable
 from bathyal.scheduler.plan.link import Link
 from bathyal.scheduler.plan.steps import PAGE, Fetch, Offload, Run, Wait
@@ -34,7 +34,7 @@ def cases():
 
 def moved(case, room, eviction):
     schedule = schedule_cache(case.uses, 0, room, eviction, case.timing)
-    return schedule, with_moves(case.order, case.lifetimes, schedule, case.timing)
+    return schedule, insert_moves(case.order, case.lifetimes, schedule, case.timing)
 
 
 def arena(case, room):

@@ -10,7 +10,7 @@ from bathyal.layers.kinds import KINDS
 from bathyal.memory.errors import PlanError
 from bathyal.scheduler.plan.costs import CostTable, KernelCost
 from bathyal.scheduler.plan.state_layout import StateLayout
-from bathyal.scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Instance, Plan, Run, align_up
+from bathyal.scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Instance, Plan, Run, align_address
 from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import make_plan
 from tests.support.plan_checks import PLENTY, budgets, live_peak, run_byte_by_byte, with_workspace
@@ -205,7 +205,7 @@ class TestVerifierFinds:
         outputs = []
         for tensor in graph.ops[first.op].outputs:
             outputs.append(len(instances))
-            instances.append(Instance(tensor, last, last, align_up(graph.tensors[tensor].nbytes), end))
+            instances.append(Instance(tensor, last, last, align_address(graph.tensors[tensor].nbytes), end))
             end += instances[-1].nbytes
         again = dataclasses.replace(first, outputs=tuple(outputs), recompute=True)
         late = dataclasses.replace(

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 
 from bathyal.memory.errors import BudgetError, ConfigError
-from bathyal.scheduler.chain.portfolio import solve
-from bathyal.scheduler.chain.revolve import most_slots, revolve_steps
-from bathyal.scheduler.chain.sequential import sequential_steps
+from bathyal.scheduler.chain.revolve import count_most_slots, write_revolve_steps
+from bathyal.scheduler.chain.sequential import write_sequential_steps
 from bathyal.scheduler.chain.simulate import simulate_chain
+from bathyal.scheduler.chain.solve import solve
 from bathyal.scheduler.chain.types import (
     Backward,
     Chain,
@@ -21,8 +21,7 @@ from bathyal.scheduler.chain.types import (
 )
 from bathyal.scheduler.layout.kernels import Kernels
 from bathyal.scheduler.planner import StrategyPlanner, make_plan
-from bathyal.scheduler.strategies.baselines import TRIED, list_candidates
-from bathyal.scheduler.strategies.names import StrategyName
+from bathyal.scheduler.strategies.baselines import SEGMENTS, SLOTS, TRIED, list_candidates
 from tests.support.plan_checks import PLENTY
 from tests.support.random_networks import random_problem
 
@@ -61,7 +60,7 @@ def test_revolve_takes_as_many_forward_steps_as_the_closed_form_and_no_schedule_
     for length in range(1, 41):
         chain = homogeneous(length)
         for slots in range(1, length + 2):
-            steps = revolve_steps(chain, slots)
+            steps = write_revolve_steps(chain, slots)
             assert plain(steps) == forward_steps(length, slots) == fewest(length, slots, known)
             _, seconds = simulate_chain(chain, steps)
             assert seconds == forward_steps(length, slots) + 2 * length
@@ -69,7 +68,7 @@ def test_revolve_takes_as_many_forward_steps_as_the_closed_form_and_no_schedule_
 
 def test_revolve_keeps_to_its_slots_and_saves_right_before_the_backward():
     for length, slots in ((1, 1), (2, 1), (7, 2), (30, 3), (100, 5)):
-        steps = revolve_steps(homogeneous(length), slots)
+        steps = write_revolve_steps(homogeneous(length), slots)
         stored, most = {0}, 1
         for step, following in zip(steps, (*steps[1:], None), strict=True):
             match step:
@@ -88,12 +87,12 @@ def test_revolve_keeps_to_its_slots_and_saves_right_before_the_backward():
 def test_revolve_at_a_thousand_blocks():
     chain = homogeneous(1000)
     for slots in (8, 10, 999):
-        assert plain(revolve_steps(chain, slots)) == forward_steps(1000, slots)
-    assert most_slots(chain) == 999
+        assert plain(write_revolve_steps(chain, slots)) == forward_steps(1000, slots)
+    assert count_most_slots(chain) == 999
     assert forward_steps(1000, 999) == forward_steps(1000, 5000) == 999
     with pytest.raises(ConfigError):
-        revolve_steps(chain, 0)
-    assert revolve_steps(Chain(chain.blocks[-1:]), 1) == (Backward(0),)
+        write_revolve_steps(chain, 0)
+    assert write_revolve_steps(Chain(chain.blocks[-1:]), 1) == (Backward(0),)
 
 
 def cuts_of_pytorch(count, segments):
@@ -110,7 +109,7 @@ def test_sequential_cuts_where_pytorch_does_and_repeats_all_but_the_last_segment
     for count in range(1, 14):
         chain = homogeneous(count)
         for segments in range(1, count + 1):
-            steps = sequential_steps(chain, segments)
+            steps = write_sequential_steps(chain, segments)
             simulate_chain(chain, steps)
             parts = cuts_of_pytorch(count, segments)
             runs = Counter(s.block for s in steps if not isinstance(s, Backward))
@@ -122,20 +121,20 @@ def test_sequential_cuts_where_pytorch_does_and_repeats_all_but_the_last_segment
 
 def test_sequential_counts_by_hand():
     # Segments {0, 1} and {2, 3}: x_0, x_2 and what 2 and 3 save; the peak is in the backward pass of the last block.
-    assert simulate_chain(homogeneous(4, saved=3), sequential_steps(homogeneous(4, saved=3), 2)) == (10.0, 10.0)
+    assert simulate_chain(homogeneous(4, saved=3), write_sequential_steps(homogeneous(4, saved=3), 2)) == (10.0, 10.0)
 
 
 def test_sequential_refuses_numbers_that_make_no_sense():
     for segments, nearest in ((0, 1), (-2, 1), (5, 4)):
         with pytest.raises(ConfigError, match=f"'sequential:{nearest}'"):
-            sequential_steps(homogeneous(4), segments)
+            write_sequential_steps(homogeneous(4), segments)
 
 
 def test_no_baseline_beats_the_optimum_of_the_same_bytes():
     for count, saved in ((5, 1), (9, 2), (12, 4)):
         chain = homogeneous(count, saved)
-        plans = [sequential_steps(chain, k) for k in range(1, count + 1)]
-        plans += [revolve_steps(chain, s) for s in range(1, count)]
+        plans = [write_sequential_steps(chain, k) for k in range(1, count + 1)]
+        plans += [write_revolve_steps(chain, s) for s in range(1, count)]
         for steps in plans:
             peak, seconds = simulate_chain(chain, steps)
             assert solve(chain, peak, 10**6).seconds <= seconds
@@ -186,11 +185,11 @@ def test_refusals_say_what_the_strategy_itself_needs():
 
 def test_long_chains_are_thinned_and_keep_both_ends():
     chain = homogeneous(300, saved=3)
-    for name in ("sequential", "revolve"):
-        found = list_candidates(chain, StrategyName(name))
+    for pattern in (SEGMENTS, SLOTS):
+        found = list_candidates(chain, pattern)
         assert len(found) <= TRIED
         assert [c.seconds for c in found] == sorted(c.seconds for c in found)
         peaks = [c.peak_bytes for c in found]
         assert peaks == sorted(peaks, reverse=True)
-    assert list_candidates(chain, StrategyName("sequential"))[0].number == 1
-    assert list_candidates(chain, StrategyName("revolve"))[-1].number == 1
+    assert list_candidates(chain, SEGMENTS)[0].number == 1
+    assert list_candidates(chain, SLOTS)[-1].number == 1

@@ -5,7 +5,6 @@ import pytest
 from bathyal.memory.errors import ConfigError
 from bathyal.scheduler.planner import make_plan
 from bathyal.scheduler.strategies.names import (
-    MOVING,
     STRATEGIES,
     StrategyName,
     list_spellings,
@@ -13,6 +12,7 @@ from bathyal.scheduler.strategies.names import (
 )
 from tests.support.plan_checks import PLENTY
 from tests.support.random_networks import random_problem
+from tests.support.spilling import needs_link
 
 
 def test_names_are_read_and_written():
@@ -22,7 +22,7 @@ def test_names_are_read_and_written():
         assert name in list_spellings()
     assert parse_strategy("sequential:12") == StrategyName("sequential", 12)
     assert str(parse_strategy("sequential:012")) == "sequential:12"
-    for name in MOVING:
+    for name in filter(needs_link, STRATEGIES):
         for eviction in ("lru", "farthest"):
             assert parse_strategy(f"{name}:{eviction}") == StrategyName(name, eviction)
             assert str(StrategyName(name, eviction)) == f"{name}:{eviction}"
