@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 
 from .errors import ConfigError
 
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "kiB": 2**10,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
+_UNITS = MappingProxyType(
+    {
+        "": 1,
+        "B": 1,
+        "kB": 10**3,
+        "KB": 10**3,
+        "MB": 10**6,
+        "GB": 10**9,
+        "TB": 10**12,
+        "kiB": 2**10,
+        "KiB": 2**10,
+        "MiB": 2**20,
+        "GiB": 2**30,
+        "TiB": 2**40,
+    }
+)
 _PRINTED_UNITS = (("KiB", 2**10, 1), ("MiB", 2**20, 1), ("GiB", 2**30, 2), ("TiB", 2**40, 2))
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _EXPECTED = 'a positive number of bytes: an int, or a text such as "400 MiB", "1.5 GB" or "123"'

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tqdm import tqdm
@@ -36,7 +37,7 @@ from ..options.settings import require_computing
 SUMMARY = "train side by side with PyTorch under the same limit on memory"
 DEFAULT_STEPS = 5
 DEFAULT_AGAINST = "torch,torch-checkpoint"
-TOLERANCE = {"float32": 1e-3, "float64": 1e-8}
+TOLERANCE = MappingProxyType({"float32": 1e-3, "float64": 1e-8})
 """How far the losses of the first step may differ, relative to PyTorch's."""
 
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..comparison.deepest import search_deepest
@@ -41,7 +42,7 @@ from ..options.network import choose_network
 from ..options.settings import require_computing, write_setting_arguments
 
 SUMMARY = "find the deepest network that trains within a limit on memory"
-STARTS = {OURS: 1600, "torch": 120, "torch-checkpoint": 360}
+STARTS = MappingProxyType({OURS: 1600, "torch": 120, "torch-checkpoint": 360})
 """The n3 that is tried first, near what fits 12 GiB at batch 16."""
 LEAST_PROCESS_BYTES = 256 * 2**20
 PROCESS_SHARE = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,15 +23,17 @@ _Numbers: TypeAlias = npt.NDArray[Any]
 MIB = 2**20
 COLUMNS = 4000
 """Longer steps are drawn by the fullest moment of each of so many stretches of time."""
-COLORS = {
-    Use.STATE: "#7f7f7f",
-    Use.FED: "#f0e442",
-    Use.ACTIVATIONS: "#56b4e9",
-    Use.GRADIENTS: "#e69f00",
-    Use.WORKSPACE: "#cc79a7",
-}
+COLORS = MappingProxyType(
+    {
+        Use.STATE: "#7f7f7f",
+        Use.FED: "#f0e442",
+        Use.ACTIVATIONS: "#56b4e9",
+        Use.GRADIENTS: "#e69f00",
+        Use.WORKSPACE: "#cc79a7",
+    }
+)
 """From the bottom up; told apart by the colour-blind (Okabe and Ito)."""
-LANES = {"out": "#0072b2", "in": "#009e73"}
+LANES = MappingProxyType({"out": "#0072b2", "in": "#009e73"})
 """What moves, above the plan: from the arena and back."""
 
 

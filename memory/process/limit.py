@@ -18,14 +18,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import DeviceError
 from .available import parse_cgroup, parse_mountinfo, visible_cgroups
 
 logger = logging.getLogger(__name__)
 
-LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
-SWAP = {"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0}
+LIMIT = MappingProxyType({1: "memory.limit_in_bytes", 2: "memory.max"})
+SWAP = MappingProxyType({"memory.memsw.limit_in_bytes": None, "memory.swap.max": 0})
 """Files that forbid swap, with their value; None is the limit itself, which version 1 counts with memory."""
 PEAK = ("memory.max_usage_in_bytes", "memory.peak")
 KILLS = ("memory.oom_control", "memory.events")

@@ -17,6 +17,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import ConfigError
 
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 FOLDER_VARIABLE = "BATHYAL_SPILL_DIR"
 _OPTION = "--spill-dir"
 _FALLBACKS = ("/var/tmp", "/tmp")
-_MEMORY_FILE_SYSTEMS = {0x01021994: "tmpfs", 0x858458F6: "ramfs", 0x958458F6: "hugetlbfs"}
+_MEMORY_FILE_SYSTEMS = MappingProxyType({0x01021994: "tmpfs", 0x858458F6: "ramfs", 0x958458F6: "hugetlbfs"})
 # f_type, a word, is the first field of struct statfs on Linux; the struct has 120 bytes on 64-bit machines.
 _STATFS_BYTES = 512
 

@@ -14,8 +14,9 @@ Not checked here: that the steps make sense, see `verify`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ...memory.errors import PlanError
@@ -211,4 +212,6 @@ def _make_run(op: int, kernel: int, inputs: list[int], outputs: list[int], works
     return Run(op, kernel, tuple(inputs), tuple(outputs), workspace, recompute)
 
 
-_STEPS: dict[str, Callable[..., Step]] = {"Run": _make_run, "Offload": Offload, "Fetch": Fetch, "Wait": Wait}
+_STEPS: Mapping[str, Callable[..., Step]] = MappingProxyType(
+    {"Run": _make_run, "Offload": Offload, "Fetch": Fetch, "Wait": Wait}
+)

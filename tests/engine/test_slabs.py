@@ -23,8 +23,9 @@ from bathyal.layers.graph import Role
 from bathyal.layers.slabs import split_large
 from bathyal.memory.errors import CheckpointError, DataError, DeviceError
 from bathyal.models import alexnet, vgg16
-from bathyal.scheduler.strategies.names import MOVING, STRATEGIES
+from bathyal.scheduler.strategies import STRATEGIES
 from tests.support.host_tier import HostTier
+from tests.support.spilling import needs_link
 
 SHAPE = (4, 3, 6, 6)
 LIMIT = 4000
@@ -129,7 +130,7 @@ def test_every_strategy_and_budget_gives_the_same_bits(device: str) -> None:
         assert len(parts(t)) > 10
         least, most = t.plan.min_budget_bytes, t.plan.peak_bytes
     for strategy in STRATEGIES:
-        moving = {"link": "500 MB", "make_tier": HostTier} if strategy in MOVING else {}
+        moving = {"link": "500 MB", "make_tier": HostTier} if needs_link(strategy) else {}
         assert trained(trainer(device=device, strategy=strategy, **moving)) == expected
     for memory in (least, (least + most) // 2):
         assert trained(trainer(device=device, strategy="chain", memory=memory)) == expected

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from ....layers.graph import Graph, Op, Phase, Role, Tensor
 from ....layers.shape import CONVERT
 from .op_request import BFLOAT16
 
-READS_WEIGHTS = {"conv2d": (1, 2), "conv2d_backward_data": (1,)}
+READS_WEIGHTS = MappingProxyType({"conv2d": (1, 2), "conv2d_backward_data": (1,)})
 """Positions of the inputs that a kind reads in 16 bits, though they are held in 32."""
-MAKES_WEIGHTS = {"conv2d_backward_weights": 0}
+MAKES_WEIGHTS = MappingProxyType({"conv2d_backward_weights": 0})
 """Position of the output that a kind makes in 16 bits, though it is read in 32."""
 NARROW = frozenset({Role.INPUT, Role.ACTIVATION, Role.GRADIENT})
 

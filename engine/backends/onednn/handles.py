@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_char_p, c_int, c_int64, c_void_p
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from ....memory.errors import DeviceError
@@ -17,7 +18,7 @@ from .library import load
 FLOAT32 = 3
 USER_SCRATCHPAD = 1
 ANY_TAG = 1
-BLOCKED_TAGS = {8: 102, 16: 78}
+BLOCKED_TAGS = MappingProxyType({8: 102, 16: 78})
 AVX2_BIT, AVX512_BIT = 0x04, 0x20
 RELU = 32
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -71,11 +72,13 @@ def _tanh_backward(y: Array, dy: Array, dx: Array, slope: Array) -> None:
     np.multiply(slope, dy, out=dx)
 
 
-ACTIVATION: dict[str, Implementation] = {
-    "relu": _pieces(_relu),
-    "relu_backward": _pieces(_relu_backward, "bool"),
-    "sigmoid": _pieces(_sigmoid, "", "bool"),
-    "sigmoid_backward": _pieces(_sigmoid_backward, ""),
-    "tanh": _pieces(_tanh),
-    "tanh_backward": _pieces(_tanh_backward, ""),
-}
+ACTIVATION: Mapping[str, Implementation] = MappingProxyType(
+    {
+        "relu": _pieces(_relu),
+        "relu_backward": _pieces(_relu_backward, "bool"),
+        "sigmoid": _pieces(_sigmoid, "", "bool"),
+        "sigmoid_backward": _pieces(_sigmoid_backward, ""),
+        "tanh": _pieces(_tanh),
+        "tanh_backward": _pieces(_tanh_backward, ""),
+    }
+)

@@ -7,6 +7,8 @@ The divisor of a window counts what lies inside the padded image, or inside the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -97,9 +99,11 @@ def _global_backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("broadcast", run),)
 
 
-AVERAGE_POOLING: dict[str, Implementation] = {
-    "avg_pool": _forward,
-    "avg_pool_backward": _backward,
-    "global_avg_pool": _global,
-    "global_avg_pool_backward": _global_backward,
-}
+AVERAGE_POOLING: Mapping[str, Implementation] = MappingProxyType(
+    {
+        "avg_pool": _forward,
+        "avg_pool_backward": _backward,
+        "global_avg_pool": _global,
+        "global_avg_pool_backward": _global_backward,
+    }
+)

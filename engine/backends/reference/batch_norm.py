@@ -8,6 +8,8 @@ so that a repeated run, which only reads them, gives the same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -168,9 +170,11 @@ def _update(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("vector", run, (float64(channels), float64(channels))),)
 
 
-BATCH_NORM: dict[str, Implementation] = {
-    "batch_norm_training": _training,
-    "batch_norm_inference": _inference,
-    "batch_norm_backward": _backward,
-    "batch_norm_update": _update,
-}
+BATCH_NORM: Mapping[str, Implementation] = MappingProxyType(
+    {
+        "batch_norm_training": _training,
+        "batch_norm_inference": _inference,
+        "batch_norm_backward": _backward,
+        "batch_norm_update": _update,
+    }
+)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -193,8 +194,10 @@ def _tiles(
         yield images, strip.pixels, tile
 
 
-CONVOLUTION: dict[str, Implementation] = {
-    "conv2d": _forward,
-    "conv2d_backward_data": _backward_data,
-    "conv2d_backward_weights": _backward_weights,
-}
+CONVOLUTION: Mapping[str, Implementation] = MappingProxyType(
+    {
+        "conv2d": _forward,
+        "conv2d_backward_data": _backward_data,
+        "conv2d_backward_weights": _backward_weights,
+    }
+)

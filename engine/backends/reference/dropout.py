@@ -8,6 +8,8 @@ not depend on the type of the data or on how many numbers are drawn at a time. S
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -46,5 +48,5 @@ def _dropout(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("pieces", run, (TensorSpec((longest,), "float32"), TensorSpec((longest,), "bool"))),)
 
 
-DROPOUT: dict[str, Implementation] = {"dropout_training": _dropout, "dropout_backward": _dropout}
+DROPOUT: Mapping[str, Implementation] = MappingProxyType({"dropout_training": _dropout, "dropout_backward": _dropout})
 """Forward and backward pass are the same operation: what is kept is multiplied by 1 / (1 − p)."""

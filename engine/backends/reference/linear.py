@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from .blocks import channel_blocks, channel_sums
@@ -48,8 +51,10 @@ def _run_weights(x: Array, dy: Array, dw: Array) -> None:
     np.matmul(dy.T, x, out=dw)
 
 
-LINEAR: dict[str, Implementation] = {
-    "linear": _forward,
-    "linear_backward_data": _backward_data,
-    "linear_backward_weights": _backward_weights,
-}
+LINEAR: Mapping[str, Implementation] = MappingProxyType(
+    {
+        "linear": _forward,
+        "linear_backward_data": _backward_data,
+        "linear_backward_weights": _backward_weights,
+    }
+)

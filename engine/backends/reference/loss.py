@@ -5,6 +5,9 @@ Rows are taken a few at a time. Labels are not checked here: whoever feeds them 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from ....layers.graph import TensorSpec
@@ -98,7 +101,9 @@ def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("rows", run, (float64(step, classes), float64(step), TensorSpec((step,), "int64"))),)
 
 
-LOSS: dict[str, Implementation] = {
-    "softmax_cross_entropy": _forward,
-    "softmax_cross_entropy_backward": _backward,
-}
+LOSS: Mapping[str, Implementation] = MappingProxyType(
+    {
+        "softmax_cross_entropy": _forward,
+        "softmax_cross_entropy_backward": _backward,
+    }
+)

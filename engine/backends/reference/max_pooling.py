@@ -6,6 +6,8 @@ A NaN wins over every number, the first in row order wins among equals and among
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -94,4 +96,4 @@ def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("taps", run, (TensorSpec(shape, "bool"), TensorSpec(shape, dy.dtype))),)
 
 
-MAX_POOLING: dict[str, Implementation] = {"max_pool": _forward, "max_pool_backward": _backward}
+MAX_POOLING: Mapping[str, Implementation] = MappingProxyType({"max_pool": _forward, "max_pool_backward": _backward})

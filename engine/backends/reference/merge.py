@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
+from types import MappingProxyType
 
 import numpy as np
 
@@ -52,10 +54,12 @@ def _reshape(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("copy", run),)
 
 
-MERGE: dict[str, Implementation] = {
-    "add": _add,
-    "concat": _concat,
-    "split": _split,
-    "flatten": _reshape,
-    "reshape": _reshape,
-}
+MERGE: Mapping[str, Implementation] = MappingProxyType(
+    {
+        "add": _add,
+        "concat": _concat,
+        "split": _split,
+        "flatten": _reshape,
+        "reshape": _reshape,
+    }
+)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -47,4 +49,4 @@ def _sgd(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("pieces", run, (TensorSpec((longest,), op.dtype),) * 2),)
 
 
-OPTIMIZER: dict[str, Implementation] = {"sgd_update": _sgd}
+OPTIMIZER: Mapping[str, Implementation] = MappingProxyType({"sgd_update": _sgd})

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -93,4 +95,4 @@ def _backward(op: OpSpec) -> tuple[NumpyKernel, ...]:
     return (NumpyKernel("tiles", run, (spec, spec, spec)),)
 
 
-RESPONSE_NORM: dict[str, Implementation] = {"lrn": _forward, "lrn_backward": _backward}
+RESPONSE_NORM: Mapping[str, Implementation] = MappingProxyType({"lrn": _forward, "lrn_backward": _backward})
