@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from ..memory.errors import BudgetError
+from ..memory.errors import BudgetError, PlanError
 from ..memory.sizes import format_size
 from .blocks.bounds import knapsack_seconds
-from .layout.placer import PlacedOrder, Placer
+from .layout.placer import PlacedOrder, Placer, require_placed
 from .layout.problem import Problem
 from .plan.link import Link
 from .plan.simulate import simulate
@@ -70,7 +70,14 @@ class StrategyPlanner:
 
     @cached_property
     def _smallest(self) -> PlacedOrder:
-        return self._strategy.smallest()
+        placed = require_placed(self._strategy.smallest())
+        # The rest is verified with the plans that are made; the least budget is told without making one.
+        missing = set(range(len(self.problem.graph.ops))).difference(placed.order)
+        if missing:
+            first = self.problem.graph.ops[min(missing)]
+            found = f"{len(missing)} that do not, the first {first.name} ({first.kind})"
+            raise PlanError(f"strategy {str(self.strategy)!r}", "every operation to run", found)
+        return placed
 
     @property
     def least_bytes(self) -> int:
@@ -93,7 +100,7 @@ class StrategyPlanner:
                 self._hint(),
                 least_bytes=least,
             )
-        chosen = self._strategy.fastest(budget_bytes) or self._smallest
+        chosen = require_placed(self._strategy.fastest(budget_bytes) or self._smallest)
         chosen = self._placer.finish(chosen, budget_bytes)
         plan = write_plan(problem, str(self.strategy), budget_bytes, chosen, least)
         plan = replace(plan, chain_bound_seconds=self._strategy.chain_bound_seconds(budget_bytes))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...layers.graph import Phase
+from ...memory.errors import PlanError
 from ..plan.simulate import time_steps
 from ..plan.state_layout import StateLayout
 from ..plan.steps import ALIGNMENT, NO_TENSOR, PAGE
@@ -47,6 +48,17 @@ class PlacedOrder:
     state: StateLayout
     settled: bool = False
     note: str = ""
+
+
+def require_placed(proposed: object) -> PlacedOrder:
+    """Return what a strategy proposes.
+
+    Raises:
+        PlanError: it is no placed order.
+    """
+    if not isinstance(proposed, PlacedOrder):
+        raise PlanError("strategy", "a PlacedOrder, as `Placer.place_order` makes it", repr(proposed))
+    return proposed
 
 
 class Placer:

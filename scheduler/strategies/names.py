@@ -16,13 +16,13 @@ __all__ = ["STRATEGIES", "StrategyName", "find_link_use", "list_spellings", "par
 
 
 def parse_strategy(text: str | StrategyName) -> StrategyName:
-    """Read the name of a strategy; one that has been read is returned as it is.
+    """Read the name of a strategy; one that has been read is read again, since anybody can make one.
 
     Raises:
         ConfigError: there is no such strategy, or it cannot have what stands behind the colon; names the nearest.
     """
     if isinstance(text, StrategyName):
-        return text
+        text = str(text)
     if not isinstance(text, str) or ":" not in text:
         return StrategyName(one_of("strategy", text, tuple(STRATEGIES)))
     name, _, detail = text.partition(":")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..layout.lifetimes import Lifetimes
-from ..layout.placer import PlacedOrder, Placer
+from ..layout.placer import PlacedOrder, Placer, require_placed
 from .strategy import Strategy, StrategyKind, StrategyName
 
 
@@ -59,7 +59,7 @@ class NaturalFirst(Strategy):
 
     def smallest(self) -> PlacedOrder:
         """Return the other strategy's plan of least memory, or the graph's own order where that needs still less."""
-        smallest = self._otherwise.smallest()
+        smallest = require_placed(self._otherwise.smallest())
         natural = self._natural.fastest(smallest.end - 1)
         return smallest if natural is None else natural
 

@@ -204,3 +204,26 @@ def test_the_example_of_the_contributing_page_plans():
     finally:
         for name in set(STRATEGIES) - before:
             bt.unregister_strategy(name)
+
+
+@pytest.mark.parametrize("natural_first", [True, False])
+def test_the_least_budget_of_one_that_leaves_operations_out_is_not_believed(natural_first):
+    class Empty(OneOrder):
+        def order(self):
+            return []
+
+    class Nothing(OneOrder):
+        def smallest(self):
+            return None
+
+    for made, found in ((Empty, "every operation to run"), (Nothing, "a PlacedOrder")):
+        kind = bt.StrategyKind("own-empty", lambda placer, name, made=made: made(placer), natural_first=natural_first)
+        with register_strategies(kind), pytest.raises(bt.PlanError, match=found):
+            _ = StrategyPlanner(random_problem(0), "own-empty").least_bytes
+
+
+def test_a_name_that_nobody_has_read_is_read():
+    for name in (StrategyName("nope"), StrategyName("chain", "3"), StrategyName("sequential", "x")):
+        with pytest.raises(bt.ConfigError, match="strategy"):
+            parse_strategy(name)
+    assert str(parse_strategy(parse_strategy("sequential:4"))) == "sequential:4"
