@@ -33,3 +33,23 @@ def test_a_name_stands_for_one_thing():
             registry.remove(name)
     with pytest.raises(ConfigError, match="red"):
         registry.find("rde")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: r.__setitem__("red", 2),
+        lambda r: r.__delitem__("red"),
+        lambda r: r.pop("red"),
+        lambda r: r.popitem(),
+        lambda r: r.clear(),
+        lambda r: r.update(red=2),
+        lambda r: r.setdefault("blue", 2),
+        lambda r: r.__ior__({"blue": 2}),
+    ],
+)
+def test_what_changes_a_dict_is_refused(change):
+    registry = Registry("colour", {"red": 1})
+    with pytest.raises(TypeError, match="added by `add`"):
+        change(registry)
+    assert registry == {"red": 1}
