@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from .errors import BudgetError, PlanError
-from .sizes import format_size_exact
+from .sizes import align_up, format_size_exact
 
 BlockId = Hashable
 TraceEvent = tuple[Literal["allocate"], BlockId, int] | tuple[Literal["free"], BlockId]
@@ -123,7 +123,7 @@ class HeapPool:
                 f"heap pool, block {block_id!r}", f"an alignment that is a multiple of {self.alignment}", str(alignment)
             )
         for hole_size, hole in self._holes_by_size[bisect_left(self._holes_by_size, (size, -1)) :]:
-            address = -(-hole // alignment) * alignment
+            address = align_up(hole, alignment)
             after = hole + hole_size - address - size
             if after >= 0:
                 self._remove_hole(hole)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import PlanError
+from ..sizes import align_up
 
 TIER_ALIGNMENT = 4096
 
@@ -77,4 +78,4 @@ def check_range(tier: Tier, address: int, nbytes: int) -> None:
 
 def align_to_tier(nbytes: int) -> int:
     """Return `nbytes` rounded up to a multiple of `TIER_ALIGNMENT`: the bytes that a tensor takes in a tier."""
-    return -(-nbytes // TIER_ALIGNMENT) * TIER_ALIGNMENT
+    return align_up(nbytes, TIER_ALIGNMENT)
