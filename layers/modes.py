@@ -268,6 +268,7 @@ def training_graph(forward: Graph, optimizer: Optimizer, loss: Loss = CROSS_ENTR
     backward.append_loss_gradient(loss, op)
     for forward_op in reversed(forward_ops):
         backward.append_gradient(forward_op)
+    backward.require_updates()
     return rewriter.assembly.graph(_find_metrics(rewriter.assembly, op), forward.layers + 1)
 
 

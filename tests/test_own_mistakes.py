@@ -116,6 +116,17 @@ def test_a_parameter_without_a_gradient(register):
         train(bt.Residual(Scaled(without)))
 
 
+def test_a_parameter_that_only_a_dead_end_reads(register):
+    class DeadEnd(bt.Layer):
+        def build(self, builder, x):
+            builder.apply(kind, (x, builder.parameter("scale", (1,), bt.Constant(1.0))))
+            return x
+
+    kind = register(bt.OpKind("own_scale", bt.layers.same_as_first), lambda x, scale, y: copy(x, y))
+    with pytest.raises(bt.GraphError, match=r"^1\.scale: expected gradients by all that read it"):
+        train(DeadEnd())
+
+
 @pytest.mark.parametrize(
     ("shapes", "found"),
     [

@@ -9,6 +9,7 @@ import pytest
 
 from bathyal.layers import (
     SGD,
+    BatchNorm2d,
     Branches,
     Conv2d,
     Dropout,
@@ -17,6 +18,7 @@ from bathyal.layers import (
     He,
     Layer,
     Linear,
+    ReLU,
     Sequential,
     evaluation_graph,
     forward_graph,
@@ -142,3 +144,13 @@ def test_signature_is_equal_exactly_for_operations_that_one_kernel_serves() -> N
     assert by_name["layer2.1.conv1"] != by_name["layer3.1.conv1"]
     wide = forward_graph(small_resnet(blocks=3), (2, 1, 8, 8), "float64")
     assert wide.signature(wide.ops[0]) != graph.signature(graph.ops[0])
+
+
+def test_fingerprints_are_those_that_checkpoints_and_plans_hold():
+    """Of a forward and a training graph, as they were before the optimizer's state had a role of that name."""
+    layers = (Conv2d(4, 3), BatchNorm2d(), ReLU(), Dropout(0.2), Flatten(), Linear(3))
+    forward = forward_graph(Sequential(*layers), (2, 3, 6, 6))
+    assert forward.fingerprint() == ("980ea1e32d1e3742b273c9eaf9bd21e8933842f3d7fd1c60d59096284e40c4c7")
+    assert training_graph(forward, SGD(0.1, momentum=0.9)).fingerprint() == (
+        "e86e4a27eeec06665e4ec9a83e1fc381bd346e921a330480580cc191d6dd2fee"
+    )
