@@ -37,7 +37,7 @@ class Kernel:
     workspace_bytes: int
 
 
-MEMBERS = ("name", "machine", "computes", "lower", "kernels", "bind", "encode", "decode", "version", "close")
+MEMBERS = ("name", "machine", "computes", "lower", "kernels", "bind", "encode", "decode", "version", "forget", "close")
 """What an object must have to serve as a `Backend`."""
 
 
@@ -84,6 +84,9 @@ class Backend(Protocol):
 
     def version(self) -> str:
         """Name the library, its version and the instruction set, on which results depend to the bit."""
+
+    def forget(self) -> None:
+        """Let go what is kept about operations that were asked for, as a program has left; what is bound stays."""
 
     def close(self) -> None:
         """Give back what the library holds; nothing may be under way. Closing twice is allowed."""

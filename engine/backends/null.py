@@ -45,6 +45,9 @@ class NullBackend:
         """Return zeros of the tensor's shape."""
         return np.zeros(tensor.shape, tensor.dtype)
 
+    def forget(self) -> None:
+        """Do nothing, as nothing is kept."""
+
     def close(self) -> None:
         """Do nothing, as nothing is held."""
 

@@ -147,6 +147,12 @@ class CudaBackend:
         plain = np.ascontiguousarray(values.reshape(n, h, w, c).transpose(LAST_FIRST))
         return plain
 
+    def forget(self) -> None:
+        """Let go what operations are made of and their kernels; launches hold their own."""
+        self._parts.clear()
+        self._kernels.clear()
+        self._plain.forget()
+
     def close(self) -> None:
         """Give the libraries' handles back."""
         self._library.close()

@@ -184,6 +184,12 @@ class OneDnnBackend:
         Primitive(self._engine, descriptor, arguments).run(addresses)
         return made
 
+    def forget(self) -> None:
+        """Let go the kernels of all operations and what the library has described; launches hold their own."""
+        self._kernels.clear()
+        self._found.clear()
+        self._reference.forget()
+
     def close(self) -> None:
         """Do nothing: what the library holds goes with its objects."""
 

@@ -99,6 +99,10 @@ class ReferenceBackend:
         values.reshape(-1).view(np.uint8)[:] = content
         return values
 
+    def forget(self) -> None:
+        """Let go the kernels of all operations; launches hold their own."""
+        self._kernels.clear()
+
     def close(self) -> None:
         """Do nothing, as nothing is held."""
 
