@@ -9,7 +9,7 @@ the kernel; on plain layouts both are products of matrices everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -80,18 +80,21 @@ def choose_weight_gradient(
         x, dy = layouts.of(image, below), layouts.of(output, above)
         return convolution_backward_weights(layouts.engine, x, undecided, db, dy, attrs)
 
-    ways = [(first.image, first.output, first.attrs)]
-    if PLAIN not in (first.image, first.output):
-        down, across = first.attrs["padding"]
-        taller = layouts.add_taller(image, down, count_read_rows(weight, output, first.attrs))
-        ways.append((taller, first.output, {**first.attrs, "padding": (0, across)}))
-    return _choose(describe, [*ways, (PLAIN, PLAIN, first.attrs)])
+    def list_ways() -> Iterator[tuple[str, str, Attrs]]:
+        yield first.image, first.output, first.attrs
+        if PLAIN not in (first.image, first.output):
+            down, across = first.attrs["padding"]
+            taller = layouts.add_taller(image, down, count_read_rows(weight, output, first.attrs))
+            yield taller, first.output, {**first.attrs, "padding": (0, across)}
+        yield PLAIN, PLAIN, first.attrs
+
+    return _choose(describe, list_ways())
 
 
 def _choose(
-    describe: Callable[[str, str, Attrs], PrimitiveDescriptor], ways: Sequence[tuple[str, str, Attrs]]
+    describe: Callable[[str, str, Attrs], PrimitiveDescriptor], ways: Iterable[tuple[str, str, Attrs]]
 ) -> GradientLayouts:
-    """Take the first way that is compiled for the processor, else the first."""
+    """Take the first way that is compiled for the processor, else the first; those behind it are not even described."""
     made = []
     for image, output, attrs in ways:
         made.append(GradientLayouts(image, output, attrs, describe(image, output, attrs)))
