@@ -1,6 +1,7 @@
 """On every instruction set all that the library computes is compiled for the processor, and right.
 
 The library's verbose output names the implementation of every primitive that runs. Each set needs a process of its own.
+`benchmarks/instruction_sets.py` looks at every bundled network.
 """
 
 import os
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from bathyal.models.registry import MODELS
 from tests.support.onednn_library import onednn_backend
 
 onednn_backend()
@@ -87,13 +87,3 @@ def find_slow(ran):
 @pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
 def test_every_operation_is_compiled_and_right(instruction_set):
     assert find_slow(run_verbosely(RIGHT + STEP, instruction_set, "small_resnet", "8")) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("instruction_set", INSTRUCTION_SETS)
-@pytest.mark.parametrize("side", [32, 64])
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("resnet1001", "resnet2500")])
-def test_every_bundled_networks_step_is_compiled(name, side, instruction_set):
-    """The deepest two repeat the blocks of resnet50."""
-    side = max(side, MODELS[name].smallest_image)
-    assert find_slow(run_verbosely(STEP, instruction_set, name, str(side))) == []
