@@ -24,6 +24,7 @@ from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import NO_INSTANCE, NO_TENSOR, Fetch, Offload, Plan, Run, Step, Wait
 from .backends.backend import NO_WORKSPACE, Backend
 from .results import Watch
+from .subnormals import FloatingPointControl, load_floating_point_control
 
 Array = npt.NDArray[Any]
 
@@ -62,6 +63,7 @@ class Executor:
         self._done: Any = None
         self._runs = 0
         self._replay: Callable[[], None] | None = None
+        self._arithmetic = FloatingPointControl(None, None)
         self.high_water_bytes = 0
         self.waited_seconds = 0.0
 
@@ -85,6 +87,7 @@ class Executor:
                 self._outputs[tensor.name] = (number, np.empty(tensor.nbytes, np.uint8))
         self._launches = [self._make_launch(position, step) for position, step in enumerate(self.plan.steps)]
         self.high_water_bytes = arena.high_water_bytes
+        self._arithmetic = load_floating_point_control()
 
     def _make_launch(self, position: int, step: Step) -> Callable[[], None]:
         """Make what a run calls for a step."""
@@ -142,14 +145,17 @@ class Executor:
         return i.address, i.address + i.nbytes
 
     def run(self, feeds: Mapping[str, Array], watch: Watch | None = None) -> dict[str, Array]:
-        """Run one step and return the graph's outputs by name.
+        """Run one step and return the graph's outputs by name; subnormal numbers count as zero meanwhile.
 
         Args:
             feeds: plain values of every tensor that the host writes, by name; those that no operation reads are
                 left out.
             watch: told how many steps of the plan are done, of how many.
         """
-        watch = watch or _tell_nobody
+        with self._arithmetic.flush_subnormals():
+            return self._run(feeds, watch or _tell_nobody)
+
+    def _run(self, feeds: Mapping[str, Array], watch: Watch) -> dict[str, Array]:
         device, graph = self._device, self._graph
         if self._done is not None:
             device.inward.wait(self._done)

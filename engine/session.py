@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from ..layers.builder import Layer
 from ..layers.step_scalars import compute_scalars
@@ -33,6 +32,7 @@ from ..scheduler.planner import make_plan
 from ..scheduler.strategies import LinkUse, StrategyName, find_link_use
 from .backends.backend import Backend
 from .bound_programs import BoundPrograms
+from .compute_threads import prepare_compute_threads
 from .executor import Executor
 from .planning.background_load import BackgroundLoad
 from .planning.lowering import lower
@@ -128,7 +128,7 @@ class Session:
         """
         if self._device is None:
             budget = self._find_budget()
-            self._limits = threadpool_limits(self.threads)
+            self._limits = prepare_compute_threads(self.threads)
             self._device = self.backend.machine.open(budget)
         return self._device
 

@@ -312,7 +312,7 @@ def test_any_layout_of_the_same_numbers_gives_the_same_step():
         ({"kernels": "fats"}, "fit"),
         ({"device": "refrence"}, "reference"),
         ({"dtype": "float16"}, "float32"),
-        ({"threads": 0}, "from 1 to 4096"),
+        ({"threads": 0}, "from 1 to"),
         ({"seed": -1}, "seed"),
         ({"costs": "guess"}, "measured"),
     ],

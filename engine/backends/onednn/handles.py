@@ -15,12 +15,14 @@ from typing import Any
 from ....memory.errors import DeviceError
 from .library import load
 
+COMPILED = ("jit", "brg", "gemm")
+"""In the names of implementations that are made for the processor; others are C++ for any, many times slower."""
 FLOAT32 = 3
 USER_SCRATCHPAD = 1
 ANY_TAG = 1
 BLOCKED_TAGS = MappingProxyType({8: 102, 16: 78})
 AVX2_BIT, AVX512_BIT = 0x04, 0x20
-RELU = 32
+RELU, ADDITION = 32, 131056
 
 SOURCE, SOURCE_1, TARGET, WEIGHTS, BIAS = 1, 2, 17, 33, 41
 MEAN, VARIANCE, WORKSPACE, SCRATCHPAD, SCALE, SHIFT = 49, 50, 64, 80, 51, 52
@@ -121,6 +123,11 @@ class PrimitiveDescriptor:
         )
         return (name.value or b"").decode()
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the implementation is made for the processor's instruction set."""
+        return any(word in self.implementation for word in COMPILED)
+
     def descriptor(self, query: int, shape: tuple[int, ...] | None = None) -> Descriptor | None:
         """Return the layout of an operand, or None where there is no such operand."""
         borrowed = self._library.dnnl_primitive_desc_query_md(self.handle, query, 0)
@@ -145,7 +152,7 @@ class PrimitiveDescriptor:
     def implementations(self) -> list[PrimitiveDescriptor]:
         """List this implementation and all after it, each as a descriptor of its own.
 
-        The library's reference code is left out where there is anything better.
+        What is not compiled for the processor is left out where there is anything better.
         """
         if self._alone:
             return [self]
@@ -159,7 +166,7 @@ class PrimitiveDescriptor:
                 found.append(made)
             if self._library.dnnl_primitive_desc_next_impl(self.handle):
                 break
-        return [pd for pd in found if not pd.implementation.startswith("ref")] or found[:1]
+        return [pd for pd in found if pd.is_compiled] or found[:1]
 
     def __del__(self) -> None:
         self._library.dnnl_primitive_desc_destroy(self.handle)
@@ -219,6 +226,7 @@ class Engine:
     Attributes:
         attributes: of primitives that compute their operation alone.
         rectifying: of primitives that pass every value they write through a ReLU.
+        adds: whether sums of two tensors are compiled for the processor.
     """
 
     def __init__(self) -> None:
@@ -239,6 +247,8 @@ class Engine:
         self.library.dnnl_post_ops_destroy(after)  # the attributes hold a copy
         self.isa = int(self.library.dnnl_get_effective_cpu_isa())
         self.block = 16 if self.isa & AVX512_BIT else 8
+        some = self.describe_blocked((1, self.block, 1, 1))
+        self.adds = self.describe("binary", ADDITION, some, some, some, self.attributes).is_compiled
 
     def __del__(self) -> None:
         if self.handle:

@@ -69,12 +69,19 @@ def batch_norm_relu_inference(r: PrimitiveRequest) -> Recipe:
     return _inference(r, WITH_RELU)
 
 
+def normalization_gradient(
+    engine: Engine, x: Descriptor, dy: Descriptor, dx: Descriptor, attrs: Attrs, flags: int
+) -> PrimitiveDescriptor:
+    """Describe the gradient of a batch norm."""
+    hint = normalization_forward(engine, x, attrs, TRAINING, flags)
+    return engine.describe(
+        "batch_normalization_backward", BACKWARD, dx, dy, x, attrs["eps"], AFFINE | flags, hint, engine.attributes
+    )
+
+
 def _gradient(r: PrimitiveRequest, flags: int) -> PrimitiveDescriptor:
     x, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
-    hint = normalization_forward(r.engine, x, r.attrs, TRAINING, flags)
-    return r.engine.describe(
-        "batch_normalization_backward", BACKWARD, dx, dy, x, r.attrs["eps"], AFFINE | flags, hint, r.engine.attributes
-    )
+    return normalization_gradient(r.engine, x, dy, dx, r.attrs, flags)
 
 
 def batch_norm_backward(r: PrimitiveRequest) -> Recipe:
