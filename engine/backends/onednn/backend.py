@@ -8,7 +8,7 @@ fused batch norm in some implementations, and its max pooling passes over it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -67,11 +67,11 @@ class OneDnnBackend:
         """Whether the library computes operations of a kind, or numpy does in its place."""
         return kind in RECIPES or ReferenceBackend.computes(kind)
 
-    def lower(self, graph: Graph) -> Graph:
+    def lower(self, graph: Graph, state: Mapping[str, Tensor] | None = None) -> Graph:
         """Fuse operations, give every tensor its layout and insert conversions; raises ConfigError for float64."""
         # Before AVX2 the library has reference code alone for a batch norm with its ReLU.
         fused = fuse(graph) if self._engine.isa & AVX2_BIT else graph
-        return Lowering(fused, self._layouts).run()
+        return Lowering(fused, self._layouts, state).run()
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """List the library's implementations under the layouts of the graph, its first choice first."""

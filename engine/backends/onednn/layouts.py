@@ -30,6 +30,10 @@ class Layouts:
         """Remember the blocked layout of tensors of `shape`; return its name."""
         return self.add(shape, self.engine.describe_blocked(shape))
 
+    def has(self, shape: tuple[int, ...], name: str) -> bool:
+        """Whether there is a layout of that name for tensors of `shape`."""
+        return name == PLAIN or (shape, name) in self._known
+
     def of(self, shape: tuple[int, ...], name: str) -> Descriptor:
         """Return the layout of that name."""
         if (shape, name) not in self._known:
