@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from ..engine.checkpoints import folder as checkpoint
 from ..engine.data.sources import Source
+from ..engine.finite import require_finite_weights
 from ..engine.results import StepResult
 from ..engine.trainer import Trainer
 from ..memory.errors import CheckpointError, DataError
@@ -95,6 +96,8 @@ def train_and_save(
         raise
     if options.checkpoint is not None:
         trainer.save(options.checkpoint)
+    elif trainer.step > begun:
+        require_finite_weights(trainer.state, trainer.step)
     return results
 
 
