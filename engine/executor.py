@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,11 @@ LEAST_CHUNK = 32
 """Steps of a plan between two reports, at least."""
 SEARCHED_BYTES = 2**20
 """Bytes of a tensor that are looked at in one piece, outside the arena, when what is not finite is searched for."""
+
+
+def _run_both(first: Callable[[], None], second: Callable[[], None]) -> None:
+    first()
+    second()
 
 
 def _tell_nobody(done: int, total: int) -> None:
@@ -97,7 +103,8 @@ class Executor:
             case Run():
                 look = self._make_look(step)
                 work = self._make_work(step)
-                return partial(self._compute, work) if look is None else partial(self._launch_both, work, look)
+                work = work if look is None else replace(work, run=partial(_run_both, work.run, look))
+                return partial(self._compute, work)
             case Offload() | Fetch():
                 return partial(self._begin, position, *self._find_copy(step))
             case Wait():
@@ -135,8 +142,8 @@ class Executor:
         addresses = (*(self.plan.instances[n].address for n in (*step.inputs, *step.outputs)), workspace)
         return Work(op.name, partial(launch, addresses), partial(self._touched, step))
 
-    def _make_look(self, step: Run) -> Work | None:
-        """Make the work that looks at the loss of a training step once it is made; None behind other operations."""
+    def _make_look(self, step: Run) -> Callable[[], None] | None:
+        """Make what looks at the loss of a training step once it is made; None behind other operations."""
         op, arena, tensors = self._graph.ops[step.op], self._device.arena, self._graph.tensors
         trains = any(other.phase is Phase.UPDATE for other in self._graph.ops)
         if op.phase is not Phase.LOSS or step.recompute or not trains or not isinstance(arena, Arena):
@@ -153,11 +160,7 @@ class Executor:
             if not np.isfinite(loss).all():
                 raise NonFiniteError(LOSS, "finite numbers", f"a loss of {loss.reshape(-1)[0]}")
 
-        return Work("look at the loss", look, lambda: Accesses(((first, end),), ()))
-
-    def _launch_both(self, work: Work, look: Work) -> None:
-        self._compute(work)
-        self._compute(look)
+        return look
 
     def _list_accesses(self, step: Run) -> Accesses:
         op = self._graph.ops[step.op]
