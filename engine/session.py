@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..layers.builder import Layer
+from ..layers.graph import Tensor
 from ..layers.step_scalars import compute_scalars
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
@@ -38,9 +39,10 @@ from .planning.background_load import BackgroundLoad
 from .planning.lowering import lower
 from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_plan_fits
 from .planning.profile import estimate, measure
+from .planning.shared_state import list_state, require_same_state
 from .planning.spill import Spill
 from .planning.timing_cache import find_cache_folder
-from .programs import Mode, Planned, make_mode_graph, name_program, restrict_kernels
+from .programs import Mode, Planned, make_mode_graph, name_program, plan_with_kernels
 from .settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -108,6 +110,7 @@ class Session:
         self._saved: SavedPlan | None = None
         self._device: Device | None = None
         self._programs = BoundPrograms((Mode.TRAINING, settings.input_shape[0]))
+        self._state: Mapping[str, Tensor] | None = None
         self._limits: Any = None
         self._spill = spill
 
@@ -193,10 +196,12 @@ class Session:
 
         Raises:
             BudgetError: no plan fits; names the smallest budget.
+            PlanError: it reads or writes the state otherwise than the training step of a full batch does.
         """
         found = self._programs.find((mode, batch))
         if found is None:
             planned = self._make_plan(mode, batch)
+            require_same_state(f"program {name_program(mode, batch)!r}", planned.graph, self._state or {})
             self.device.arena.commit(planned.plan.peak_bytes)
             tier = self._spill.open_tier(planned.plan.outside_bytes, self.device)
             executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
@@ -213,8 +218,11 @@ class Session:
 
     def _make_problem(self, mode: Mode, batch: int) -> Problem:
         device = self.open_device()  # sets the number of threads, which a kernel's workspace may depend on
-        graph = lower(make_mode_graph(self.network, self.settings, mode, batch), self.backend)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
+        layout = None if training_batch else self.state_layout
+        # How the state lies is decided once: also where the training step is made again, it takes that as it is.
+        graph = lower(make_mode_graph(self.network, self.settings, mode, batch), self.backend, self._state)
+        self._state = self._state or list_state(graph)
         # Once there is state in the arena, nothing may be timed there any more.
         if self.settings.costs == "measured" and not self._programs and training_batch:
             costs = measure(
@@ -228,7 +236,7 @@ class Session:
             )
         else:
             costs = estimate(graph, self.backend)
-        layout = lay_out_state(graph) if training_batch else self.state_layout
+        layout = layout or lay_out_state(graph)
         if self._needs_link(mode, device, layout):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
             load = BackgroundLoad(graph, costs, self.backend, here)
@@ -256,7 +264,9 @@ class Session:
         here = Surroundings(self.backend.name, self.backend.version(), self.threads)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         plan = self._take_saved_plan(problem, here) if training_batch else None
-        plan = plan or self._plan_with_known_kernels(problem, strategy, name_program(mode, batch))
+        name, budget = name_program(mode, batch), self.device.arena.nbytes
+        if plan is None and name in self.known_kernels:
+            plan = plan_with_kernels(problem, strategy, name, self.known_kernels[name], budget)
         plan = plan or self._plan_within_budget(problem, strategy)
         return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
 
@@ -282,19 +292,6 @@ class Session:
             logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")
         return saved.plan
 
-    def _plan_with_known_kernels(self, problem: Problem, strategy: StrategyName, key: str) -> Plan | None:
-        if key not in self.known_kernels:
-            return None
-        costs = restrict_kernels(problem.costs, problem.graph, self.known_kernels[key])
-        if costs is None:
-            logger.warning("the %s step has other kernels now than in the checkpoint: results may differ in bits", key)
-            return None
-        try:
-            return make_plan(replace(problem, costs=costs), strategy, self.device.arena.nbytes)
-        except BudgetError as error:
-            logger.warning("the kernels of the checkpoint do not fit (%s): results may differ in bits", error)
-            return None
-
     def list_kernels(self) -> Mapping[str, tuple[str, ...]]:
         """Return the kernels of every training program so far, by program, to be chosen again when a run is resumed."""
         return {**self.known_kernels, **self._programs.list_kernels()}
@@ -302,6 +299,7 @@ class Session:
     def close(self) -> None:
         """Give the arena back and end the device's threads; may be called twice."""
         self._programs.clear()
+        self._state = None
         if self._device is not None:
             self._device.close()  # first: it ends the transfers
             self._device = None

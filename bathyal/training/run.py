@@ -22,9 +22,10 @@ from tqdm import tqdm
 
 from ..engine.checkpoints import folder as checkpoint
 from ..engine.data.sources import Source
+from ..engine.finite import require_finite_weights
 from ..engine.results import StepResult
 from ..engine.trainer import Trainer
-from ..memory.errors import BathyalError, CheckpointError
+from ..memory.errors import BathyalError, CheckpointError, NonFiniteError
 from ..options.data import load_data
 from ..options.settings import DEFAULT_LEARNING_RATE
 from ..options.training import check_training_options
@@ -90,11 +91,14 @@ def train_and_save(
 ) -> list[StepResult]:
     """Train and save at the end, and whatever the error is that ends the run: the steps done before it are whole.
 
-    An error of saving then is logged, as the one that ended the run is what there is to say.
+    Not so after a step whose numbers are not finite. An error of saving then is logged, as the one that ended the run is
+    what there is to say.
     """
     begun = trainer.step
     try:
         results = list(take_steps(options, trainer, source, stopped))
+    except NonFiniteError:
+        raise
     except Exception:
         if options.checkpoint is not None and trainer.step > begun:
             try:
@@ -104,6 +108,8 @@ def train_and_save(
         raise
     if options.checkpoint is not None:
         trainer.save(options.checkpoint)
+    elif trainer.step > begun:
+        require_finite_weights(trainer.state, trainer.step)
     return results
 
 

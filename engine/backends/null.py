@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ class NullBackend:
         """Whether operations of a kind can be planned: all can."""
         return True
 
-    def lower(self, graph: Graph) -> Graph:
+    def lower(self, graph: Graph, state: Mapping[str, Tensor] | None = None) -> Graph:
         """Return the graph as it is."""
         return graph
 

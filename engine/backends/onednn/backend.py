@@ -2,13 +2,13 @@
 
 Primitives, memory objects and argument arrays are made once per signature, and a launch sets their addresses: a
 network of 10,000 layers holds few of them. Results to the bit depend on the library's version, the instruction set
-and the number of threads. Where numpy and PyTorch hand a NaN on, the library's ReLU makes 0 of it, but for that of a
-fused batch norm in some implementations, and its max pooling passes over it.
+and the number of threads. A NaN is handed on as numpy and PyTorch do (`not_a_number.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,7 +21,7 @@ from ....memory.devices.host import HostMachine
 from ....memory.errors import DataError
 from ....memory.region import Region
 from ..backend import Kernel, Launch
-from ..fusion import fuse
+from ..fusion import IN_TRAINING, fuse
 from ..reference import ReferenceBackend
 from ..reference.launch import make_launch
 from ..reference.numpy_kernel import NumpyKernel, OpSpec
@@ -68,11 +68,11 @@ class OneDnnBackend:
         """Whether the library computes operations of a kind, or numpy does in its place."""
         return kind in RECIPES or ReferenceBackend.computes(kind)
 
-    def lower(self, graph: Graph) -> Graph:
+    def lower(self, graph: Graph, state: Mapping[str, Tensor] | None = None) -> Graph:
         """Fuse operations, give every tensor its layout and insert conversions; raises ConfigError for float64."""
         # Before AVX2 the library has reference code alone for a batch norm with its ReLU.
-        fused = fuse(graph) if self._engine.isa & AVX2_BIT else graph
-        return Lowering(fused, self._layouts).run()
+        fused = fuse(graph, IN_TRAINING) if self._engine.isa & AVX2_BIT else graph
+        return Lowering(fused, self._layouts, state).run()
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """List the library's implementations under the layouts of the graph, its first choice first."""
@@ -145,20 +145,27 @@ class OneDnnBackend:
         def launch(addresses: Sequence[int]) -> None:
             run([base + addresses[place] for place in places])
 
-        return launch
+        if recipe.make_around is None:
+            return launch
+        around = recipe.make_around(self._request(graph, op, repeat))
+
+        def launch_and_look(addresses: Sequence[int]) -> None:
+            around(partial(launch, addresses), [base + address for address in addresses])
+
+        return launch_and_look
 
     def _operands(self, graph: Graph, op: Op) -> tuple[Operand, ...]:
         tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
         return tuple(Operand(t.spec, self._layouts.of(t.shape, t.layout)) for t in tensors)
 
+    def _request(self, graph: Graph, op: Op, repeat: bool) -> PrimitiveRequest:
+        operands, count = self._operands(graph, op), len(op.inputs)
+        return PrimitiveRequest(self._engine, op.attrs, operands[:count], operands[count:], repeat)
+
     def _choices(self, graph: Graph, op: Op, repeat: bool) -> tuple[Recipe, list[PrimitiveDescriptor]]:
         key = (graph.signature(op), repeat)
         if key not in self._found:
-            operands = self._operands(graph, op)
-            count = len(op.inputs)
-            recipe = RECIPES[op.kind](
-                PrimitiveRequest(self._engine, op.attrs, operands[:count], operands[count:], repeat)
-            )
+            recipe = RECIPES[op.kind](self._request(graph, op, repeat))
             # What is not heavy has no choice: a repeated batch norm must be the same implementation as the first run.
             first = recipe.descriptor
             self._found[key] = (recipe, first.implementations() if KINDS[op.kind].heavy else [first])

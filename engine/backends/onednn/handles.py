@@ -22,7 +22,15 @@ USER_SCRATCHPAD = 1
 ANY_TAG = 1
 BLOCKED_TAGS = MappingProxyType({8: 102, 16: 78})
 AVX2_BIT, AVX512_BIT = 0x04, 0x20
-RELU, ADDITION = 32, 131056
+RELU, ADDITION, MAXIMUM = 32, 131056, 131058
+HARDSWISH, LINEAR = 52, 38
+STEEP = 3.4e38
+RECTIFY = ((HARDSWISH, STEEP, 0.0), (LINEAR, 1.0, 0.0))
+"""Post-operations (algorithm, α, β) that make x · min(max(x · STEEP, 0), 1) + 0: a ReLU that hands a NaN on.
+
+The library's own is a maximum, and its maximum of a NaN and 0 is 0. This one makes a NaN of −∞ too, and smaller numbers
+of those below 1 / STEEP = 2.9e-39, which are subnormal. Adding 0 turns −0 into 0.
+"""
 
 SOURCE, SOURCE_1, TARGET, WEIGHTS, BIAS = 1, 2, 17, 33, 41
 MEAN, VARIANCE, WORKSPACE, SCRATCHPAD, SCALE, SHIFT = 49, 50, 64, 80, 51, 52
@@ -225,8 +233,8 @@ class Engine:
 
     Attributes:
         attributes: of primitives that compute their operation alone.
-        rectifying: of primitives that pass every value they write through a ReLU.
-        adds: whether sums of two tensors are compiled for the processor.
+        adds: whether sums of two tensors, and maxima, are compiled for the processor.
+        rectifying: of primitives that pass every value they write through a ReLU, by `RECTIFY`.
     """
 
     def __init__(self) -> None:
@@ -242,7 +250,8 @@ class Engine:
             )
         after = c_void_p()
         check(self.library.dnnl_post_ops_create(byref(after)), "creation of post-operations")
-        check(self.library.dnnl_post_ops_append_eltwise(after, RELU, 0.0, 0.0), "choice of a post-operation")
+        for algorithm, alpha, beta in RECTIFY:
+            check(self.library.dnnl_post_ops_append_eltwise(after, algorithm, alpha, beta), "choice of a ReLU")
         check(self.library.dnnl_primitive_attr_set_post_ops(self.rectifying, after), "choice of post-operations")
         self.library.dnnl_post_ops_destroy(after)  # the attributes hold a copy
         self.isa = int(self.library.dnnl_get_effective_cpu_isa())

@@ -42,6 +42,10 @@ class Layouts:
         """Return how many rows of zeros a layout has above each image, or None where it adds no rows."""
         return self._rows_above.get((shape, name))
 
+    def has(self, shape: tuple[int, ...], name: str) -> bool:
+        """Whether there is a layout of that name for tensors of `shape`."""
+        return name == PLAIN or (shape, name) in self._known
+
     def of(self, shape: tuple[int, ...], name: str) -> Descriptor:
         """Return the layout of that name."""
         if (shape, name) not in self._known:

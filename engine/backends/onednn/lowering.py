@@ -8,20 +8,20 @@ layout of what they belong to.
 An operation that the library does not compute runs on numpy: over any layout that its operands share where its kind is
 declared flat (`OpKind.flat`), else on plain layouts.
 
-The layout of a weight is that of a batch of one image, so that the programs of a session, which share the state, agree
-on it whatever their batch.
+The layout of a weight is that of a batch of one image. The programs of a session share the state: one of them decides
+its layouts, and the others are lowered with these as they are given, and convert what they want otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ....layers.graph import Graph, Op, Phase, Role
+from ....layers.graph import STATE, Graph, Op, Phase, Role, Tensor
 from ....layers.merge import ADD
 from ....layers.operations import Attrs
 from ....layers.shape import CONVERT
-from ....memory.errors import ConfigError
+from ....memory.errors import ConfigError, PlanError
 from .convolution import convolution_forward, group_shape
 from .fast_layouts import ForwardLayouts, choose_data_gradient, choose_image_layout, choose_weight_gradient
 from .flat import is_flat, take_part
@@ -38,8 +38,9 @@ LayoutRequest = tuple[list[str], list[tuple[str, int | None]]]
 class Lowering:
     """A graph while its tensors get their layouts."""
 
-    def __init__(self, graph: Graph, layouts: Layouts) -> None:
+    def __init__(self, graph: Graph, layouts: Layouts, state: Mapping[str, Tensor] | None = None) -> None:
         self._graph = graph
+        self._state = state
         self._layouts = layouts
         self._tensors = list(graph.tensors)
         self._ops: list[Op] = []
@@ -53,11 +54,15 @@ class Lowering:
 
         Raises:
             ConfigError: the graph computes in another type than float32.
+            PlanError: the state is given in a layout that this library object has not made.
         """
         for tensor in self._graph.with_role(Role.INPUT):
             if tensor.dtype != "float32":
                 raise ConfigError("dtype", "float32 on the device 'onednn'", tensor.dtype, "Give device='reference'.")
         weights: set[int] = set()
+        if self._state is not None:
+            weights = {tensor.id for tensor in self._graph.with_role(*STATE)}
+            self._take_layouts(self._state)
         for op in self._graph.ops:
             if op.kind == "conv2d" and op.inputs[1] not in weights:
                 weights.add(op.inputs[1])
@@ -65,6 +70,15 @@ class Lowering:
         for op in self._graph.ops:
             self._lower(op)
         return replace(self._graph, tensors=tuple(self._tensors), ops=tuple(self._ops))
+
+    def _take_layouts(self, state: Mapping[str, Tensor]) -> None:
+        """Give the state the layouts that another graph has it in."""
+        for tensor in self._graph.with_role(*STATE):
+            if tensor.name in state:
+                layout = state[tensor.name].layout
+                if not self._layouts.has(tensor.shape, layout):
+                    raise PlanError(tensor.name, "a layout that a graph lowered before has", repr(layout))
+                self._set(tensor.id, layout)
 
     def _lower(self, op: Op) -> None:
         computed = self._is_computed(op)

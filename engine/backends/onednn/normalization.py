@@ -1,7 +1,8 @@
 """Recipes of batch normalization, alone or with the ReLU that follows it.
 
 With the ReLU the library keeps a mask, its workspace, of what was positive: one bit per element in blocked layouts,
-one byte in others. The backward pass reads it in place of the ReLU's output. A run with given statistics makes it too.
+one byte in others. The backward pass reads it in place of the ReLU's output. With the running statistics the ReLU stays
+apart, as the library's own would make a 0 of a NaN, and no batch statistics would tell.
 """
 
 from __future__ import annotations
@@ -54,19 +55,10 @@ def batch_norm_relu(r: PrimitiveRequest) -> Recipe:
     return Recipe(_training(r, WITH_RELU), arguments)
 
 
-def _inference(r: PrimitiveRequest, flags: int) -> Recipe:
-    made = normalization_forward(r.engine, r.inputs[0].layout, r.attrs, INFERENCE, GLOBAL_STATISTICS | flags)
-    return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, MEAN: 3, VARIANCE: 4, TARGET: 5})
-
-
 def batch_norm_inference(r: PrimitiveRequest) -> Recipe:
     """Make the recipe with the running statistics."""
-    return _inference(r, 0)
-
-
-def batch_norm_relu_inference(r: PrimitiveRequest) -> Recipe:
-    """Make the recipe with the running statistics and a ReLU, which keeps no mask."""
-    return _inference(r, WITH_RELU)
+    made = normalization_forward(r.engine, r.inputs[0].layout, r.attrs, INFERENCE, GLOBAL_STATISTICS)
+    return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, MEAN: 3, VARIANCE: 4, TARGET: 5})
 
 
 def normalization_gradient(
