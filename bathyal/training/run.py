@@ -91,8 +91,8 @@ def train_and_save(
 ) -> list[StepResult]:
     """Train and save at the end, and whatever the error is that ends the run: the steps done before it are whole.
 
-    Not so after a step whose numbers are not finite. An error of saving then is logged, as the one that ended the run is
-    what there is to say.
+    Not so after a step whose numbers are not finite. An error of saving then is logged, as what there is to say is the
+    one that ended the run.
     """
     begun = trainer.step
     try:
