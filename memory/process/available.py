@@ -2,8 +2,10 @@
 
 The answer comes from `/proc/meminfo` (MemAvailable) and from the limit and usage of the process's control group and of
 all its ancestors, in version 1 and version 2 of cgroups. The least of them counts, because a limit on any ancestor
-kills this process too. Page cache that the kernel drops on demand (`inactive_file`) does not count as used. Swap is
-left out on purpose: a training step that swaps is slower than any recomputation.
+kills this process too. Page cache that the kernel drops on demand does not count as used: the pages of files, whether
+they were read once (`inactive_file`) or more often (`active_file`), less those that must be written to a disk first and
+those that some process has mapped, such as its libraries. Locked pages and tmpfs are in neither list. Swap is left out
+on purpose: a training step that swaps is slower than any recomputation.
 
 Three things are not considered: resource limits (under `ulimit -v` the mapping itself fails), cgroups above the root of
 a container's namespace (they cannot be seen), and what other processes take later. Where there is no `/proc/meminfo`
@@ -163,10 +165,22 @@ def _free_in_cgroup(folder: Path, version: int) -> int | None:
 
 
 def _droppable(folder: Path) -> int:
+    """Return how many bytes of a group's page cache the kernel can take back at once, without writing anything.
+
+    The lists of file pages hold neither tmpfs and shared memory, which need swap, nor what is locked (`unevictable`).
+    Mapped pages are counted together with those of shared memory that are mapped, of which there are at most `shmem`.
+    """
     text = _read(folder / "memory.stat") or ""
     stat = {name: int(number) for name, number in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
-    # Version 1 counts the group alone in inactive_file, but usage counts its descendants too.
-    return stat.get("total_inactive_file", stat.get("inactive_file", 0))
+
+    def count(*names: str) -> int:
+        # Version 1 counts the group alone under the plain names, but usage counts its descendants too.
+        return next((stat[name] for name in names if name in stat), 0)
+
+    files = count("total_inactive_file", "inactive_file") + count("total_active_file", "active_file")
+    unwritten = count("total_dirty", "file_dirty") + count("total_writeback", "file_writeback")
+    mapped = count("total_mapped_file", "file_mapped") - count("total_shmem", "shmem")
+    return max(0, files - unwritten - max(0, mapped))
 
 
 def _physical_memory() -> int:
