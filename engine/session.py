@@ -7,14 +7,12 @@ evaluation, prediction. All share the state at the bottom of the arena; each may
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
@@ -23,7 +21,7 @@ from ..layers.modes import IMAGES
 from ..layers.step_scalars import compute_scalars
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
-from ..memory.sizes import format_size, format_size_exact
+from ..memory.process.heap import return_free_heap
 from ..memory.tiers.tier import Tier
 from ..memory.tiers.timed import Traffic
 from ..scheduler.layout.problem import Problem
@@ -35,6 +33,7 @@ from ..scheduler.strategies import LinkUse, StrategyName, find_link_use
 from .backends.backend import Backend
 from .executor import Executor
 from .planning.background_load import BackgroundLoad
+from .planning.budget import Budget, BudgetChoice
 from .planning.lowering import lower
 from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_plan_fits
 from .planning.profile import estimate, measure
@@ -84,6 +83,7 @@ class Session:
         backend: what computes.
         threads: how many the backend uses.
         known_kernels: by program, the kernels that a checkpoint was trained with, to be chosen again.
+        budgets: chooses how large the arena is, by the source of the batches too.
     """
 
     def __init__(
@@ -106,6 +106,7 @@ class Session:
         self._progress = progress
         self._plan_file = plan_file
         self._saved: SavedPlan | None = None
+        self.budgets = BudgetChoice(network, settings, backend)
         self._device: Device | None = None
         self._programs: dict[tuple[Mode, int], tuple[Planned, Executor]] = {}
         self._limits: Any = None
@@ -127,35 +128,20 @@ class Session:
             BudgetError: the budget is more than what is free.
         """
         if self._device is None:
-            budget = self._find_budget()
+            budget = self.budget
             self._limits = threadpool_limits(self.threads)
-            self._device = self.backend.machine.open(budget)
+            self._device = self.backend.machine.open(budget.nbytes)
         return self._device
 
-    def _find_budget(self) -> int:
-        free = self.backend.machine.free_bytes()
-        # Planning takes memory and time by the image: a batch that can never be must not get that far.
-        batch_bytes = math.prod(self.settings.input_shape) * np.dtype(self.settings.dtype).itemsize
-        if batch_bytes > free:
-            raise BudgetError(
-                "input_shape",
-                f"a batch of at most the {format_size_exact(free)} that are free",
-                f"{self.settings.input_shape}, {format_size_exact(batch_bytes)}",
-                "Give a smaller batch or smaller images.",
-            )
-        saved, budget = self.saved_plan, self.settings.memory
-        if budget is None:
-            if saved is None:
-                return self.backend.machine.default_budget()
-            budget = saved.plan.budget_bytes
-        if budget > free:
-            raise BudgetError(
-                "memory",
-                f"at most the {free} bytes ({format_size(free)}) that are free",
-                f"{budget} bytes ({format_size(budget)})",
-                "Give less, or end other programs.",
-            )
-        return budget
+    @property
+    def budget(self) -> Budget:
+        """How large the arena is and what lies outside, chosen once.
+
+        Raises:
+            BudgetError: the budget does not fit beside what the process needs.
+        """
+        saved = self.saved_plan
+        return self.budgets.choose(None if saved is None else saved.plan.budget_bytes)
 
     @property
     def saved_plan(self) -> SavedPlan | None:
@@ -201,6 +187,7 @@ class Session:
             tier = self._spill.open_tier(planned.plan.outside_bytes, self.device)
             executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
             executor.bind()
+            return_free_heap()
             self._programs[key] = (planned, executor)
         return self._programs[key]
 
@@ -255,7 +242,8 @@ class Session:
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         plan = self._take_saved_plan(problem, here) if training_batch else None
         plan = plan or self._plan_with_known_kernels(problem, strategy, name_program(mode, batch))
-        plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
+        with self.budget.explain_refusals():
+            plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
         return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
 
     def _take_saved_plan(self, problem: Problem, here: Surroundings) -> Plan | None:
@@ -327,6 +315,7 @@ class Session:
         if self._device is not None:
             self._device.close()  # first: it ends the transfers
             self._device = None
+        self.budgets.forget()
         self._spill.close()
         self.backend.close()
         if self._limits is not None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ....layers.graph import Graph, Op, Signature, Tensor
 from ....layers.kinds import KINDS
+from ....memory.aligned import ALIGNMENT, allocate_aligned
 from ....memory.arena import host_memory
 from ....memory.devices.host import HostMachine
 from ....memory.errors import DataError
@@ -42,8 +43,6 @@ from .layouts import PLAIN, Layouts
 from .lowering import Lowering
 from .recipe import Operand, PrimitiveRequest, Recipe
 from .recipes import RECIPES, computes
-
-ALIGNMENT = 64
 
 
 class OneDnnBackend:
@@ -168,16 +167,16 @@ class OneDnnBackend:
         return found.view(tensor.dtype).reshape(tensor.shape)
 
     def _reorder(self, content: npt.NDArray[np.uint8], source: Descriptor, target: Descriptor) -> npt.NDArray[np.uint8]:
-        made = _allocate(target.nbytes)
+        made = allocate_aligned(target.nbytes)
         if content.ctypes.data % ALIGNMENT:
-            given = _allocate(content.size)
+            given = allocate_aligned(content.size)
             given[:] = content
             content = given
         descriptor = self._engine.reorder(source, target)
         arguments = {SOURCE: source, TARGET: target}
         addresses = [content.ctypes.data, made.ctypes.data]
         scratchpad = descriptor.descriptor(QUERY_SCRATCHPAD)
-        scratch = _allocate(0 if scratchpad is None else scratchpad.nbytes)
+        scratch = allocate_aligned(0 if scratchpad is None else scratchpad.nbytes)
         if scratchpad is not None:
             arguments[SCRATCHPAD] = scratchpad
             addresses.append(scratch.ctypes.data)
@@ -194,10 +193,3 @@ class OneDnnBackend:
 
 def _flat_kernels(graph: Graph, op: Op) -> tuple[NumpyKernel, ...]:
     return IMPLEMENTATIONS[op.kind](flat_spec(graph, op))
-
-
-def _allocate(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return zeros that begin at a multiple of `ALIGNMENT`."""
-    buffer = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % ALIGNMENT
-    return buffer[start : start + nbytes]

@@ -8,6 +8,7 @@ from bathyal.memory.process.available import (
     CgroupMount,
     default_budget,
     free_memory,
+    largest_budget,
     parse_cgroup,
     parse_meminfo,
     parse_mountinfo,
@@ -212,10 +213,21 @@ def test_other_systems_tell_their_pages(tmp_path, monkeypatch):
 
 def test_the_default_budget_leaves_a_fifth_and_what_the_process_needs(system):
     system.write("proc/meminfo", "MemAvailable: 1000 kB\n")
-    assert default_budget(100_000, system.root) == 1000 * 1024 * 4 // 5 - 100_000
+    assert default_budget(100_000, system.root) == (1000 * 1024 * 4 // 5 - 100_000) * 512 // 513
+    assert largest_budget(100_000, system.root) == (1000 * 1024 - 100_000) * 512 // 513
     with pytest.raises(BudgetError) as caught:
         default_budget(1000 * 1024, system.root)
-    assert "1024000 bytes" in caught.value.actual
+    assert f"{1000 * 1024 * 4 // 5} bytes" in caught.value.actual
+
+
+def test_a_limit_is_used_whole_and_leaves_room_for_page_tables(system):
+    system.process("0::/job\n", V2_MOUNT)
+    system.v2("job", 513 * MIB, 100 * MIB)
+    assert default_budget(100 * MIB, system.root) == 313 * MIB * 512 // 513
+    assert default_budget(0, system.root) == largest_budget(0, system.root) == 413 * MIB * 512 // 513
+    assert largest_budget(500 * MIB, system.root) == 0
+    with pytest.raises(BudgetError, match=r"Raise the cgroup's limit by more than 87\.0 MiB"):
+        default_budget(500 * MIB, system.root)
 
 
 def test_this_machine():
