@@ -41,6 +41,7 @@ def evaluate_batches(session: Session, find_target: Callable[[int], Target], sou
             images_seen += count
             loss += float(outputs[LOSS][0]) * count
             counts += outputs.get(CORRECT, 0)
+        del images, labels, outputs  # else they stay in memory while the next batch is made
     if not images_seen:
         raise DataError("evaluate", "at least one batch", "none")
     return Evaluation(images_seen, loss / images_seen, count_shares(metrics, counts, images_seen))

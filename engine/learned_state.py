@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..memory.errors import ConfigError
+from ..memory.process.heap import return_free_heap
 from .session import Session
 from .state import State
 
@@ -34,6 +35,7 @@ class LearnedState:
             planned, session = self._session.training, self._session
             self._state = State(planned.graph, session.state_layout, session.backend, session.device, session.tier)
             self._state.initialize(session.settings.seed)
+            return_free_heap()
         return self._state
 
     @contextmanager

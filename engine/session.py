@@ -7,21 +7,18 @@ evaluation, prediction. All share the state at the bottom of the arena; each may
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..layers.builder import Layer
 from ..layers.graph import Tensor
 from ..layers.step_scalars import compute_scalars
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
-from ..memory.sizes import format_size, format_size_exact
+from ..memory.process.heap import return_free_heap
 from ..memory.tiers.tier import Tier
 from ..memory.tiers.timed import Traffic
 from ..scheduler.fewer_images import follow_plan
@@ -36,6 +33,7 @@ from .bound_programs import BoundPrograms
 from .compute_threads import prepare_compute_threads
 from .executor import Executor
 from .planning.background_load import BackgroundLoad
+from .planning.budget import Budget, BudgetChoice
 from .planning.lowering import lower
 from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_plan_fits
 from .planning.profile import estimate, measure
@@ -89,6 +87,7 @@ class Session:
         backend: what computes.
         threads: how many the backend uses.
         known_kernels: by program, the kernels that a checkpoint was trained with, to be chosen again.
+        budgets: chooses how large the arena is, by the source of the batches too.
     """
 
     def __init__(
@@ -111,6 +110,7 @@ class Session:
         self._progress = progress
         self._plan_file = plan_file
         self._saved: SavedPlan | None = None
+        self.budgets = BudgetChoice(network, settings, backend)
         self._device: Device | None = None
         self._programs = BoundPrograms((Mode.TRAINING, settings.input_shape[0]))
         self._state: Mapping[str, Tensor] | None = None
@@ -133,35 +133,20 @@ class Session:
             BudgetError: the budget is more than what is free.
         """
         if self._device is None:
-            budget = self._find_budget()
+            budget = self.budget
             self._limits = prepare_compute_threads(self.threads)
-            self._device = self.backend.machine.open(budget)
+            self._device = self.backend.machine.open(budget.nbytes)
         return self._device
 
-    def _find_budget(self) -> int:
-        free = self.backend.machine.free_bytes()
-        # Planning takes memory and time by the image: a batch that can never be must not get that far.
-        batch_bytes = math.prod(self.settings.input_shape) * np.dtype(self.settings.dtype).itemsize
-        if batch_bytes > free:
-            raise BudgetError(
-                "input_shape",
-                f"a batch of at most the {format_size_exact(free)} that are free",
-                f"{self.settings.input_shape}, {format_size_exact(batch_bytes)}",
-                "Give a smaller batch or smaller images.",
-            )
-        saved, budget = self.saved_plan, self.settings.memory
-        if budget is None:
-            if saved is None:
-                return self.backend.machine.default_budget()
-            budget = saved.plan.budget_bytes
-        if budget > free:
-            raise BudgetError(
-                "memory",
-                f"at most the {free} bytes ({format_size(free)}) that are free",
-                f"{budget} bytes ({format_size(budget)})",
-                "Give less, or end other programs.",
-            )
-        return budget
+    @property
+    def budget(self) -> Budget:
+        """How large the arena is and what lies outside, chosen once.
+
+        Raises:
+            BudgetError: the budget does not fit beside what the process needs.
+        """
+        saved = self.saved_plan
+        return self.budgets.choose(None if saved is None else saved.plan.budget_bytes)
 
     @property
     def saved_plan(self) -> SavedPlan | None:
@@ -209,6 +194,7 @@ class Session:
             tier = self._spill.open_tier(planned.plan.outside_bytes, self.device)
             executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
             executor.bind()
+            return_free_heap()
             found = planned, executor
             if self._programs.add((mode, batch), planned, executor):
                 self.backend.forget()
@@ -270,7 +256,8 @@ class Session:
         name, budget = name_program(mode, batch), self.device.arena.nbytes
         if plan is None and name in self.known_kernels:
             plan = plan_with_kernels(problem, strategy, name, self.known_kernels[name], budget)
-        plan = plan or self._plan_within_budget(problem, strategy)
+        with self.budget.explain_refusals():
+            plan = plan or self._plan_within_budget(problem, strategy)
         return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
 
     def _plan_within_budget(self, problem: Problem, strategy: StrategyName) -> Plan:
@@ -308,6 +295,7 @@ class Session:
         if self._device is not None:
             self._device.close()  # first: it ends the transfers
             self._device = None
+        self.budgets.forget()
         self._spill.close()
         self.backend.close()
         if self._limits is not None:

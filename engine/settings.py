@@ -80,7 +80,8 @@ class Settings:
         optimizer: what updates the parameters, any object with the members of `Optimizer`; plain SGD where None is
             given.
         loss: what training makes small, any object with the members of `Loss`; cross-entropy where None is given.
-        memory: the budget in bytes, given as a number or as text such as "400 MiB"; None takes 80 % of what is free.
+        memory: the budget in bytes, given as a number or as text such as "400 MiB"; None takes what is free and
+            not needed outside the arena.
         strategy: what plans, given by its name.
         kernels: "fit" takes the fastest that fits the free bytes, "fixed" the library's first, whatever the budget.
         device: name of what computes; "auto" in float32 is a GPU where there is one, then oneDNN, else numpy.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ..layers.graph import STATE, Graph, Role, Tensor, TensorSpec
 from ..layers.initializers import initialize_rows
+from ..memory.aligned import allocate_aligned
 from ..memory.devices.device import Device
 from ..memory.errors import DataError
 from ..memory.tiers.tier import Tier
@@ -117,7 +118,7 @@ class State:
             self._device.inward.synchronize()
 
     def _get(self, part: Tensor) -> npt.NDArray[np.uint8]:
-        content = np.empty(part.nbytes, np.uint8)
+        content = allocate_aligned(part.nbytes)
         if part.name in self._layout.outside:
             assert self._tier is not None, "what is outside has a tier"
             self._tier.read(self._layout.outside[part.name], content)
@@ -136,7 +137,7 @@ class State:
         for name in sorted(self.names(Role.PARAMETER, Role.BUFFER)):
             digest.update(name.encode())
             for piece in self.pieces(name):
-                digest.update(np.ascontiguousarray(piece).tobytes())
+                digest.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
     def _of(self, name: str) -> list[Tensor]:

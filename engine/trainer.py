@@ -73,13 +73,12 @@ class Trainer:
             cache: folder for measured seconds.
             progress: whether bars are shown while profiling.
             plan: file of a plan for full batches, written by `save_plan` or `bathyal plan --save-plan`; without
-                `memory` its budget is taken. It is read with the first use and raises PlanError if it belongs to
-                something else.
+                `memory` its budget is taken. The first use raises PlanError if it belongs to something else.
             make_tier: gives a place outside the arena of so many bytes; by default a file in `spill_dir`.
             backend: an earlier name of `device`.
             **choices: what `Settings` has beside the shape, all by name: `optimizer` (plain SGD by default), `loss`
-                (softmax cross-entropy by default), `memory` (the budget in bytes, or text such as "400 MiB"; 80 % of
-                what is free by default), `strategy`, `kernels` ("fit", or "fixed" for results that do not depend on
+                (softmax cross-entropy by default), `memory` (the budget in bytes, or text such as "400 MiB"; by default
+                what is free, less the process's need), `strategy`, `kernels` ("fit", or "fixed" for no dependence on
                 the budget to the bit), `device` ("auto", "cuda", "onednn", "reference", "null", or a name that
                 `register_backend` was given), `dtype`, `seed`, `threads`, `costs` ("measured", or "analytic" for plans
                 that do not depend on the machine), `link`, `spill_dir`, `spill_size`, `math`, `cuda_graphs`.
@@ -197,7 +196,7 @@ class Trainer:
         images, labels = as_batch(
             images, labels, settings.input_shape, self._targets.find, settings.dtype, position=self.batch
         )
-        scalars = compute_scalars(settings.optimizer, self.step + 1, self._find_rate())
+        scalars = compute_scalars(settings.optimizer, self.step + 1, find_rate(self.learning_rate, self.step))
         state = self._learned.ensure()
         planned, executor = self._session.program(Mode.TRAINING, len(labels))
         feeds = make_training_feeds(images, labels, scalars, settings.seed, self.step)
@@ -220,8 +219,9 @@ class Trainer:
             waited_seconds=executor.waited_seconds,
         )
 
-    def _find_rate(self) -> float:
-        return find_rate(self.learning_rate, self.step)
+    def expect(self, source: object) -> None:
+        """Say which data are coming, before `plan`, so that room is left; raises BudgetError where it is too late."""
+        self._session.budgets.expect(source)
 
     def fit(
         self,
@@ -252,9 +252,12 @@ class Trainer:
         self, batches: Source | Iterable[tuple[Array, Array]], epochs: int, steps: int | None, watch: Watch | None
     ) -> Iterator[StepResult]:
         source = batches if isinstance(batches, Source) else FromIterable(batches)
+        self.expect(batches)
         while self.epoch < epochs and (steps is None or self.step < steps):
             for images, labels in source.epoch(self.epoch, self.batch):
-                yield self.train_step(images, labels, watch=watch)
+                result = self.train_step(images, labels, watch=watch)
+                del images, labels  # else they stay in memory while the next batch is made
+                yield result
                 if steps is not None and self.step >= steps:
                     return
             if self.batch == 0:
@@ -296,7 +299,7 @@ class Trainer:
             NonFiniteError: a tensor holds numbers that are not finite; earlier ones are unharmed.
         """
         state = self._learned.ensure()
-        rate = None if callable(self.learning_rate) else self._find_rate()
+        rate = None if callable(self.learning_rate) else find_rate(self.learning_rate, self.step)
         progress = Progress(self.step, self.epoch, self.batch, rate)
         self._kept = save_run(Path(folder), self._session, state, progress, keep)
         return self._kept

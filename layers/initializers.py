@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..memory.aligned import allocate_aligned
 from ..memory.errors import ConfigError
 
 
@@ -60,6 +61,10 @@ Initializer = Constant | Normal | Xavier | He | Uniform
 KINDS: tuple[type[Initializer], ...] = (Constant, Normal, Xavier, He, Uniform)
 
 
+DRAWN_AT_A_TIME = 2**16
+"""Numbers of a parameter that are drawn at a time."""
+
+
 def to_plain(initializer: Initializer | None) -> list[Any] | None:
     """Return the name and the arguments of an initializer in a form that JSON can hold."""
     return None if initializer is None else [type(initializer).__name__, asdict(initializer)]
@@ -101,8 +106,16 @@ def initialize_rows(
     key = np.array([seed % 2**64, int.from_bytes(digest[:8], "little")], np.uint64)
     rng = np.random.Generator(np.random.Philox(key=key))
     for count in rows:
-        # A generator gives its numbers in one sequence, however many are asked for at a time.
-        yield _draw(rng, initializer, (count, *shape[1:]), *fans(shape)).astype(dtype)
+        wanted = (count, *shape[1:])
+        # Aligned, because a library that lays the numbers out anew would else copy them first.
+        piece = allocate_aligned(math.prod(wanted) * np.dtype(dtype).itemsize).view(dtype).reshape(wanted)
+        numbers = piece.reshape(-1)
+        # A generator gives its numbers in one sequence, however many are asked for at a time: few, because they are
+        # float64 and lie beside the piece.
+        for first in range(0, numbers.size, DRAWN_AT_A_TIME):
+            part = numbers[first : first + DRAWN_AT_A_TIME]
+            part[...] = _draw(rng, initializer, part.shape, *fans(shape))
+        yield piece
 
 
 def _draw(

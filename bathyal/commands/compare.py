@@ -25,7 +25,6 @@ from ..comparison.side import OURS
 from ..comparison.torch_step import PEERS, require_torch
 from ..engine.settings import Settings
 from ..layers.builder import forward_graph
-from ..memory.devices.host import PROCESS_BYTES
 from ..memory.errors import ConfigError, DeviceError, one_of
 from ..memory.process.available import free_memory
 from ..memory.process.limit import MemoryLimit, memory_limit
@@ -34,6 +33,8 @@ from ..options.limit import add_limit_argument, read_limit
 from ..options.network import NetworkSetup, add_network_arguments, choose_network
 from ..options.settings import require_computing
 
+PROCESS_BYTES = 256 * 2**20
+"""Of a limit that follows from the budget: what it leaves to the interpreter, its libraries and the batches."""
 SUMMARY = "train side by side with PyTorch under the same limit on memory"
 DEFAULT_STEPS = 5
 DEFAULT_AGAINST = "torch,torch-checkpoint"

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"bathyal {document['version']}, Python {document['python']}, {document['cores']} cores")
     print(
         f"memory: {format_size(document['free_bytes'])} free, "
-        f"default budget {format_size(document['default_budget_bytes'])}"
+        f"default budget {format_size(document['default_budget_bytes'])} less what a network takes outside the arena"
     )
     print("devices:")
     for name, version in document["backends"].items():
@@ -55,7 +55,7 @@ def collect_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "cores": count_usable_cores(),
         "free_bytes": machine.free_bytes(),
-        "default_budget_bytes": machine.default_budget(),
+        "default_budget_bytes": machine.default_budget(0),
         "backends": {name: _describe_version(name) for name in BACKENDS if name != AUTO},
         "strategies": list(list_spellings()),
         "models": {name: entry.description for name, entry in MODELS.items()},

@@ -7,8 +7,11 @@ import json
 import sys
 
 from ..engine.planning.alone import plan_alone, plan_without_memory
+from ..engine.planning.budget import Budget, BudgetChoice
 from ..engine.programs import Mode, Planned, make_mode_graph
 from ..memory.errors import BudgetError
+from ..memory.process.process_memory import private_bytes
+from ..memory.sizes import format_size
 from ..options.arguments import parse_file_name
 from ..options.network import NetworkSetup, add_network_arguments, choose_network
 from ..pictures import picture
@@ -43,10 +46,18 @@ def run(options: argparse.Namespace) -> int:
         picture.require_drawing(options.plot)
     setup = choose_network(options)
     settings = setup.settings
-    given = settings.memory
-    budget = settings.make_backend().machine.default_budget() if given is None else given
+    here = private_bytes()
+    backend = settings.make_backend()
+    choice = BudgetChoice(setup.network, settings, backend)
+    need = choice.estimate_need()
+    if settings.memory is None:
+        chosen = choice.choose(None)
+    else:
+        chosen = Budget(settings.memory, False, need, backend.machine.free_bytes())
+    budget = chosen.nbytes
     try:
-        planned = _make_plan(setup, budget)
+        with chosen.explain_refusals():
+            planned = _make_plan(setup, budget)
     except BudgetError as error:
         if not error.least_bytes or not options.json:
             raise
@@ -60,10 +71,11 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         picture.write(plan_picture.draw(planned), options.plot)
     if options.json:
-        print(json.dumps(summarize_plan(planned)))
+        print(json.dumps({**summarize_plan(planned), "process_bytes": here, "process_need_bytes": need.nbytes}))
     else:
         print(describe_network(setup, planned.graph))
         print(planned.explain())
+        print(f"{need.describe()}" + ("" if here is None else f", beside {format_size(here)} of the interpreter"))
     return 0
 
 

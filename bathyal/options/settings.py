@@ -55,7 +55,12 @@ def list_setting_options() -> tuple[SettingOption, ...]:
     """Return all options that give settings, in the order in which people are told them."""
     text = {"metavar": "SIZE"}
     return (
-        SettingOption("memory", "the budget: '400 MiB', '1 GB', bytes", unset="80 %% of what is free", how=text),
+        SettingOption(
+            "memory",
+            "the budget: '400 MiB', '1 GB', bytes",
+            unset="what is free, less the process's need",
+            how=text,
+        ),
         SettingOption("strategy", f"one of {', '.join(list_spellings())}", "auto"),
         SettingOption(
             "spill_dir",

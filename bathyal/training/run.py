@@ -65,6 +65,7 @@ def carry_out(options: argparse.Namespace) -> Trained:
         progress=sys.stderr.isatty(),
         plan=options.plan,
     )
+    trainer.expect(data.train)
     with trainer, catch_stop_signals() as stopped:
         resume(options, trainer)
         planned = trainer.planned

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...memory.aligned import allocate_aligned
 from ...memory.errors import CheckpointError
 from .format import ARRAY, DIGEST, END, KINDS, MAGIC, PREAMBLE, RECORD, TAIL, VERSION, make_digest
 
@@ -101,8 +102,9 @@ class Checkpoint:
             reader = _Reader(file, self.path, entry.offset)
             digest = make_digest()
             for count in rows:
-                piece = np.empty((count, *entry.shape[1:]), entry.dtype)
-                view = piece.reshape(-1).view(np.uint8).data
+                wanted = (count, *entry.shape[1:])
+                content = allocate_aligned(math.prod(wanted) * np.dtype(entry.dtype).itemsize)
+                piece, view = content.view(entry.dtype).reshape(wanted), content.data
                 reader.fill(view, where)
                 digest.update(view)
                 yield piece

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...memory.errors import ConfigError, DataError, DeviceError
-from .decoding import decode_image
+from .decoding import count_decoding_bytes, decode_image
 from .prefetch import count_results_alive, run_ahead
 from .sources import (
     Batch,
@@ -39,6 +39,12 @@ EXTENSIONS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+MOST_AHEAD = 4
+QUEUE_BYTES = 128 * 2**20
+"""What the batches that are decoded early take at most, where the user does not say how many; one there always is."""
+MEASURED_FILES = 16
+"""Of how many files the size in pixels is looked at, to say how much memory decoding takes."""
 
 _EXPECTED_LAYOUT = "a folder with a sub-folder of images for each class (root/cat/1.jpg, root/dog/2.jpg, …)"
 
@@ -61,7 +67,7 @@ class ImageFolder:
         shuffle: a new order each epoch; else by class and name.
         seed: in [0, 2**64).
         workers: threads that decode; each holds one decoded image besides its batch.
-        ahead: batches decoded early.
+        ahead: batches decoded early; None takes as many as 128 MiB hold, from 1 to 4.
         augment: random boxes and mirroring; else a centred box.
         mean: of each channel, for values in 0..1.
         std: likewise.
@@ -90,7 +96,7 @@ class ImageFolder:
         shuffle: bool = True,
         seed: int = 0,
         workers: int = 2,
-        ahead: int = 4,
+        ahead: int | None = None,
         augment: bool = False,
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
@@ -104,7 +110,8 @@ class ImageFolder:
         self.shuffle = shuffle
         self.seed = require_seed(seed)
         self.workers = require_count("workers", workers)
-        self.ahead = require_count("ahead", ahead)
+        fitting = min(max(QUEUE_BYTES // self.batch_bytes, 1), MOST_AHEAD)
+        self.ahead = fitting if ahead is None else require_count("ahead", ahead)
         self._augment = augment
         self._mean = _parse_per_channel("mean", mean)
         self._std = _parse_per_channel("std", std)
@@ -128,11 +135,13 @@ class ImageFolder:
 
     @property
     def queue_bytes(self) -> int:
-        """Bytes of all batches that can be in memory at once: `ahead`, the one handed over and the one before it.
+        """Bytes of all batches that can be in memory at once, `ahead` and the one handed over, and of decoding.
 
-        Nothing in the package asks for it: it is for programs that give `memory` and leave room for their data.
+        What an image takes while it is decoded follows from the largest of `MEASURED_FILES` files spread over all.
         """
-        return count_results_alive(self.ahead) * self.batch_bytes
+        chosen = self.files[:: max(len(self.files) // MEASURED_FILES, 1)]
+        decoding = max(count_decoding_bytes(file.path) for file in chosen)
+        return count_results_alive(self.ahead) * self.batch_bytes + self.workers * decoding
 
     def epoch(self, number: int, first_batch: int = 0) -> Generator[Batch, None, None]:
         """Return the batches of epoch `number` from `first_batch` on; earlier ones are not read.

@@ -2,8 +2,8 @@
 
 Decides when the next item is started: when a result is handed over. Results come in the order of the items, however
 many threads there are and whichever finishes first. At most `ahead` items are waiting or in work, besides the one that
-is handed over and the one before it, which a `for` loop still holds at that moment: `count_results_alive(ahead)` in
-all.
+is handed over: `count_results_alive(ahead)` in all, where the consumer drops each before it asks for the next. A `for`
+loop that does not holds one more at that moment.
 
 The threads live as long as the iteration: they end with its last item, with the first error, and when the consumer
 stops early (closing a generator runs its `finally`). Does not help work that holds the interpreter lock.
@@ -25,8 +25,8 @@ THREAD_NAME = "bathyal-prefetch"
 
 
 def count_results_alive(ahead: int) -> int:
-    """Return the largest number of results in memory at once."""
-    return ahead + 2
+    """Return the largest number of results in memory at once, for a consumer that drops each before the next."""
+    return ahead + 1
 
 
 def run_ahead(

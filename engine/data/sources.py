@@ -39,6 +39,34 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsItsBytes(Protocol):
+    """A source that says how much memory its batches take; ours do, and a user's may."""
+
+    @property
+    def queue_bytes(self) -> int:
+        """Bytes of all batches, and of what makes them, that are in memory at once while a step runs."""
+        ...
+
+
+def count_queue_bytes(source: object, batch_bytes: int) -> int:
+    """Return how much memory the batches of a source take: what it says, else two batches, one of them in the making.
+
+    Args:
+        source: any source or iterable; None where it is not known yet.
+        batch_bytes: of one full batch as the network takes it.
+
+    Raises:
+        DataError: it says what is no number of bytes.
+    """
+    if not isinstance(source, CountsItsBytes):
+        return 2 * batch_bytes
+    said = source.queue_bytes
+    if not isinstance(said, (int, np.integer)) or isinstance(said, bool) or said < 0:
+        raise DataError("queue_bytes of the data", "a whole number of bytes", repr(said))
+    return int(said)
+
+
 class Use(IntEnum):
     """What random numbers are for; streams of different uses are independent. Checkpoints rely on these numbers."""
 
@@ -155,6 +183,12 @@ class ArrayDataset:
     def batches_per_epoch(self) -> int:
         """The number of batches in an epoch."""
         return count_batches(len(self.images), self.batch, self.drop_last, "ArrayDataset")
+
+    @property
+    def queue_bytes(self) -> int:
+        """Bytes of a batch as it lies in the arrays and as float64, at most; the arrays themselves are there before."""
+        row = self.images[:1]
+        return self.batch * (row.nbytes + (0 if row.dtype == np.float32 else row.size * 8) + 16)
 
     def epoch(self, number: int, first_batch: int = 0) -> Iterator[Batch]:
         """Return the batches of epoch `number` from `first_batch` on.

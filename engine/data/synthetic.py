@@ -7,6 +7,7 @@ one batch. `digits` are the 1,797 grey 8 × 8 images of Alpaydin and Kaynak's "O
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -65,6 +66,12 @@ class Synthetic:
     def batches_per_epoch(self) -> int:
         """The number of batches in an epoch."""
         return self.batches
+
+    @property
+    def queue_bytes(self) -> int:
+        """Bytes of one batch, which is made when it is asked for, and of what makes its images."""
+        image = math.prod(self.shape) * 4
+        return self.batch * (image + 8) + 4 * image
 
     def epoch(self, number: int, first_batch: int = 0) -> Iterator[Batch]:
         """Return images (batch, C, H, W) float32 and labels (batch,) int64, from `first_batch` on.

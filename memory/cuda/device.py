@@ -248,14 +248,18 @@ class CudaMachine:
         """Return how much memory of the GPU is free, less what the libraries will need."""
         return max(int(self.runtime.memGetInfo()[0]) - RESERVED_BYTES, 0)
 
-    def default_budget(self) -> int:
-        """Return 95 % of what is free; raises BudgetError where nothing is."""
+    def default_budget(self, process_need: int = 0) -> int:
+        """Return 95 % of the GPU's free memory, raises BudgetError where it is none."""
         free = self.free_bytes()
         if not free:
             found = format_size_exact(self.runtime.memGetInfo()[0])
             needed = f"more than {format_size_exact(RESERVED_BYTES)} free on the GPU"
             raise BudgetError("memory", needed, f"{found} free", "End other programs on the GPU.")
         return free * 19 // 20
+
+    def largest_budget(self, process_need: int = 0) -> int:
+        """Return the GPU's free memory, of which the process takes none."""
+        return self.free_bytes()
 
     def open(self, nbytes: int) -> CudaDevice:
         """Open a device; raises BudgetError where the memory cannot be had."""

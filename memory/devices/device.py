@@ -136,8 +136,14 @@ class Machine(Protocol):
     def free_bytes(self) -> int:
         """Return the number of bytes that an arena could have now."""
 
-    def default_budget(self) -> int:
-        """Return the budget for a user who gives none, most of what is free; raises BudgetError if that is nothing."""
+    def default_budget(self, process_need: int) -> int:
+        """Return the budget for a user who gives none, most of what is free; raises BudgetError if that is nothing.
+
+        `process_need` are the bytes of the host's memory that the process will yet take outside the arena.
+        """
+
+    def largest_budget(self, process_need: int) -> int:
+        """Return the largest budget that fits beside what the process will yet take of the host's memory."""
 
     def open(self, nbytes: int) -> Device:
         """Open a device with an arena of `nbytes`; raises BudgetError where there is no such memory."""

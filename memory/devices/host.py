@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from ..arena import Arena
 from ..errors import BathyalError, DataError, DeviceError
-from ..process.available import default_budget, free_memory
+from ..process.available import default_budget, free_memory, largest_budget
 from ..tiers.tier import Tier, check_range
 from ..tiers.timed import CountedTier
 from .bandwidth import Bandwidth, Computation, measure_link
@@ -34,8 +34,6 @@ from .device import Accesses, Queue, Work
 
 logger = logging.getLogger(__name__)
 
-PROCESS_BYTES = 256 * 2**20
-"""Memory left to the interpreter, its libraries and the batches that wait, where the user gives no budget."""
 EVICTED_BYTES = 16 * 2**20
 """How many bytes are read to fill the caches of one core with something else."""
 
@@ -249,9 +247,13 @@ class HostMachine:
         """Return how much memory is free, within the limits that hold for this process."""
         return free_memory()
 
-    def default_budget(self) -> int:
-        """Return 80 % of what is free, less what the process itself needs; raises BudgetError where that is nothing."""
-        return default_budget(PROCESS_BYTES)
+    def default_budget(self, process_need: int) -> int:
+        """Return the usual share of what is free, less the process's need; raises BudgetError if that is nothing."""
+        return default_budget(process_need)
+
+    def largest_budget(self, process_need: int) -> int:
+        """Return what is free less what the process needs."""
+        return largest_budget(process_need)
 
     def open(self, nbytes: int) -> HostDevice:
         """Open a device; raises BudgetError where the system refuses the address space."""

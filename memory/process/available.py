@@ -2,8 +2,10 @@
 
 The answer comes from `/proc/meminfo` (MemAvailable) and from the limit and usage of the process's control group and of
 all its ancestors, in version 1 and version 2 of cgroups. The least of them counts, because a limit on any ancestor
-kills this process too. Page cache that the kernel drops on demand (`inactive_file`) does not count as used. Swap is
-left out on purpose: a training step that swaps is slower than any recomputation.
+kills this process too. Page cache that the kernel drops on demand does not count as used: the pages of files, whether
+they were read once (`inactive_file`) or more often (`active_file`), less those that must be written to a disk first and
+those that some process has mapped, such as its libraries. Locked pages and tmpfs are in neither list. Swap is left out
+on purpose: a training step that swaps is slower than any recomputation.
 
 Three things are not considered: resource limits (under `ulimit -v` the mapping itself fails), cgroups above the root of
 a container's namespace (they cannot be seen), and what other processes take later. Where there is no `/proc/meminfo`
@@ -22,9 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..errors import BudgetError, DeviceError
-from ..sizes import format_size_exact
+from ..sizes import format_size, format_size_exact
 
 logger = logging.getLogger(__name__)
+
+PAGES_PER_TABLE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,32 @@ class CgroupMount:
     mount_point: PurePosixPath
 
 
-def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still take: min of MemAvailable and every cgroup's limit − usage.
+@dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """What is free, in bytes.
+
+    Attributes:
+        machine: of the whole machine's memory, which other programs share.
+        group: within the tightest limit of a control group; None where there is no limit.
+    """
+
+    machine: int
+    group: int | None
+
+    @property
+    def nbytes(self) -> int:
+        """What this process can still take."""
+        return self.machine if self.group is None else min(self.machine, self.group)
+
+    @property
+    def usual(self) -> int:
+        """What this process takes where nobody says how much: 80 % of the machine's, all within a group's limit."""
+        share = self.machine * 4 // 5
+        return share if self.group is None else min(share, self.group)
+
+
+def find_free_memory(root: Path = Path("/")) -> FreeMemory:
+    """Return what the machine (MemAvailable) and the limits of all control groups, limit − usage, still leave.
 
     Args:
         root: the folder below which `proc` and the cgroup mounts lie; tests give another one than "/".
@@ -52,35 +80,57 @@ def free_memory(root: Path = Path("/")) -> int:
         DeviceError: the system does not tell how much memory it has.
     """
     meminfo = _read(root / "proc/meminfo")
-    available = _physical_memory() if meminfo is None else parse_meminfo(meminfo)
+    machine = _physical_memory() if meminfo is None else parse_meminfo(meminfo)
+    group: int | None = None
     for folder, version in find_cgroups(root):
         free = _free_in_cgroup(folder, version)
-        if free is not None and free < available:
-            logger.debug("%s leaves %d bytes, fewer than %d", folder, free, available)
-            available = free
-    return available
+        if free is not None and (group is None or free < group):
+            logger.debug("%s leaves %d bytes", folder, free)
+            group = free
+    return FreeMemory(machine, group)
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this process can still take; arguments and errors as `find_free_memory` has them."""
+    return find_free_memory(root).nbytes
+
+
+def largest_budget(process_need: int, root: Path = Path("/")) -> int:
+    """Return the largest arena that fits beside `process_need`, with its page tables, in bytes; 0 where none does.
+
+    Args:
+        process_need: bytes that the process will still take outside the arena.
+        root: as for `find_free_memory`.
+    """
+    return _leave_out(find_free_memory(root).nbytes, process_need)
 
 
 def default_budget(process_need: int, root: Path = Path("/")) -> int:
-    """Return the budget used where the user gives none: 80 % of the free memory, less `process_need`, in bytes.
+    """Return the budget used where the user gives none, in bytes: the usual share of what is free, less the need.
 
     Args:
-        process_need: bytes that the process will still take outside the arena (libraries, batches waiting).
-        root: as for `free_memory`.
+        process_need: bytes that the process will still take outside the arena.
+        root: as for `find_free_memory`.
 
     Raises:
         BudgetError: nothing would be left.
     """
-    free = free_memory(root)
-    budget = free * 4 // 5 - process_need
+    free = find_free_memory(root)
+    budget = _leave_out(free.usual, process_need)
     if budget <= 0:
+        share = "the free memory" if free.usual == free.group else "80 % of the free memory"
         raise BudgetError(
             "memory",
-            f"more than {format_size_exact(process_need)} in 80 % of the free memory, for the process itself",
-            f"{format_size_exact(free)} free",
-            "End other programs, raise the cgroup's limit, or give a budget.",
+            f"more than {format_size_exact(process_need)} in {share}, for the process itself",
+            f"{format_size_exact(free.usual)}",
+            f"Raise the cgroup's limit by more than {format_size(process_need - free.usual)}, or end other programs.",
         )
     return budget
+
+
+def _leave_out(nbytes: int, process_need: int) -> int:
+    # A page of a table for 512 pages of the arena: huge pages need none, but they are not promised.
+    return max(0, (nbytes - process_need) * PAGES_PER_TABLE // (PAGES_PER_TABLE + 1))
 
 
 def parse_meminfo(text: str) -> int:
@@ -169,10 +219,22 @@ def _free_in_cgroup(folder: Path, version: int) -> int | None:
 
 
 def _droppable(folder: Path) -> int:
+    """Return how many bytes of a group's page cache the kernel can take back at once, without writing anything.
+
+    The lists of file pages hold neither tmpfs and shared memory, which need swap, nor what is locked (`unevictable`).
+    Mapped pages are counted together with those of shared memory that are mapped, of which there are at most `shmem`.
+    """
     text = _read(folder / "memory.stat") or ""
     stat = {name: int(number) for name, number in re.findall(r"^(\w+) (\d+)$", text, re.MULTILINE)}
-    # Version 1 counts the group alone in inactive_file, but usage counts its descendants too.
-    return stat.get("total_inactive_file", stat.get("inactive_file", 0))
+
+    def count(*names: str) -> int:
+        # Version 1 counts the group alone under the plain names, but usage counts its descendants too.
+        return next((stat[name] for name in names if name in stat), 0)
+
+    files = count("total_inactive_file", "inactive_file") + count("total_active_file", "active_file")
+    unwritten = count("total_dirty", "file_dirty") + count("total_writeback", "file_writeback")
+    mapped = count("total_mapped_file", "file_mapped") - count("total_shmem", "shmem")
+    return max(0, files - unwritten - max(0, mapped))
 
 
 def _physical_memory() -> int:

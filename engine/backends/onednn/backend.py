@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ....layers.graph import Graph, Op, Signature, Tensor
 from ....layers.kinds import KINDS
+from ....memory.aligned import ALIGNMENT, allocate_aligned
 from ....memory.arena import host_memory
 from ....memory.devices.host import HostMachine
 from ....memory.errors import DataError
@@ -43,8 +44,6 @@ from .lowering import Lowering
 from .recipe import Operand, PrimitiveRequest, Recipe
 from .recipes import RECIPES, computes, is_fast
 from .rows import is_row_padding, list_row_padding_kernels, row_padding_spec
-
-ALIGNMENT = 64
 
 
 class OneDnnBackend:
@@ -198,16 +197,16 @@ class OneDnnBackend:
         return found.reshape(tensor.shape)
 
     def _reorder(self, content: npt.NDArray[np.uint8], source: Descriptor, target: Descriptor) -> npt.NDArray[np.uint8]:
-        made = _allocate(target.nbytes)
+        made = allocate_aligned(target.nbytes)
         if content.ctypes.data % ALIGNMENT:
-            given = _allocate(content.size)
+            given = allocate_aligned(content.size)
             given[:] = content
             content = given
         descriptor = self._engine.reorder(source, target)
         arguments = {SOURCE: source, TARGET: target}
         addresses = [content.ctypes.data, made.ctypes.data]
         scratchpad = descriptor.descriptor(QUERY_SCRATCHPAD)
-        scratch = _allocate(0 if scratchpad is None else scratchpad.nbytes)
+        scratch = allocate_aligned(0 if scratchpad is None else scratchpad.nbytes)
         if scratchpad is not None:
             arguments[SCRATCHPAD] = scratchpad
             addresses.append(scratch.ctypes.data)
@@ -226,10 +225,3 @@ class OneDnnBackend:
     def version(self) -> str:
         """Name the library's version and instruction set, and numpy's for what it lacks."""
         return f"{self._engine.version()}; {self._reference.version()}"
-
-
-def _allocate(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return zeros that begin at a multiple of `ALIGNMENT`."""
-    buffer = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % ALIGNMENT
-    return buffer[start : start + nbytes]

@@ -78,7 +78,11 @@ def test_the_deep_networks_have_defaults_of_their_own():
 
 
 def test_help_tells_the_defaults_of_the_command(capsys):
-    for name, words in (("plan", "80 % of what is free"), ("resnet2500", "560 MiB"), ("depth", "--limit leaves")):
+    for name, words in (
+        ("plan", "less the process's need"),
+        ("resnet2500", "560 MiB"),
+        ("depth", "--limit leaves"),
+    ):
         with pytest.raises(SystemExit):
             make_parser().parse_args([name, "--help"])
         assert words in " ".join(capsys.readouterr().out.split())

@@ -121,7 +121,13 @@ class TestEpochs:
         np.testing.assert_allclose(images[0], expected.transpose(2, 0, 1), rtol=1e-5, atol=1e-6)
         assert images.dtype == np.float32 and images.flags.c_contiguous and labels.dtype == np.int64
         assert source.batch_bytes == images.nbytes + labels.nbytes
-        assert source.queue_bytes == 5 * source.batch_bytes
+        assert source.queue_bytes == 4 * source.batch_bytes + 2 * (7 * 5 * 4 * 3), "and two decoded images"
+
+    def test_batches_ahead_are_bounded_by_their_bytes(self, tmp_path):
+        (tmp_path / "a").mkdir()
+        Image.fromarray(picture(0, 7, 5)).save(tmp_path / "a/0.png")
+        assert [ImageFolder(tmp_path, 224, batch).ahead for batch in (8, 64, 100, 256)] == [4, 3, 2, 1]
+        assert ImageFolder(tmp_path, 224, 256, ahead=6).ahead == 6
 
 
 class TestThreads:

@@ -46,8 +46,9 @@ def test_no_thread_starts_before_the_first_result_is_asked_for():
     assert threads() == []
 
 
+@pytest.mark.parametrize("drops", [True, False])
 @pytest.mark.parametrize("ahead", [1, 2, 4])
-def test_work_stays_within_the_bound(ahead):
+def test_work_stays_within_the_bound(ahead, drops):
     lock, alive, most = threading.Lock(), 0, 0
 
     class Result:
@@ -67,9 +68,12 @@ def test_work_stays_within_the_bound(ahead):
     for result in run_ahead(Result, range(40), workers=3, ahead=ahead):
         assert result.item == count
         count += 1
-    del result
+        if drops:
+            del result
+    if not drops:
+        del result
     assert count == 40 and alive == 0
-    assert most <= count_results_alive(ahead)
+    assert most <= count_results_alive(ahead) + (not drops)
 
 
 def test_items_are_drawn_only_when_there_is_room():

@@ -8,6 +8,7 @@ from bathyal.memory.process.available import (
     CgroupMount,
     default_budget,
     free_memory,
+    largest_budget,
     parse_cgroup,
     parse_meminfo,
     parse_mountinfo,
@@ -94,15 +95,45 @@ def test_the_tightest_ancestor_counts_with_its_own_usage(system, version):
 
 def test_droppable_cache_is_not_usage_in_version_1_where_descendants_count(system):
     system.process("4:memory:/job\n", V1_MOUNT)
-    stat = f"cache 1\ninactive_file {10 * MIB}\ntotal_inactive_file {60 * MIB}\n"
-    system.v1("job", 512 * MIB, 100 * MIB, stat)
-    assert free_memory(system.root) == 472 * MIB
+    alone = f"cache 1\ninactive_file {10 * MIB}\nactive_file {10 * MIB}\ndirty 1\nshmem 1\n"
+    whole = f"total_inactive_file {60 * MIB}\ntotal_active_file {20 * MIB}\ntotal_unevictable {9 * MIB}\n"
+    system.v1("job", 512 * MIB, 100 * MIB, alone + whole)
+    assert free_memory(system.root) == 492 * MIB
 
 
 def test_droppable_cache_is_not_usage_in_version_2(system):
     system.process("0::/job\n", V2_MOUNT)
-    system.v2("job", 512 * MIB, 100 * MIB, f"anon 5\ninactive_file {60 * MIB}\nactive_file 7\n")
-    assert free_memory(system.root) == 472 * MIB
+    stat = f"anon 5\ninactive_file {60 * MIB}\nactive_file {20 * MIB}\nunevictable {9 * MIB}\n"
+    system.v2("job", 512 * MIB, 100 * MIB, stat)
+    assert free_memory(system.root) == 492 * MIB
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_pages_of_files_that_are_not_yet_written_or_are_mapped_count_as_used(system, version):
+    counts = {"inactive_file": 60, "active_file": 30, "shmem": 3}
+    counts |= {"dirty": 5, "writeback": 4, "mapped_file": 9} if version == 1 else {}
+    counts |= {"file_dirty": 5, "file_writeback": 4, "file_mapped": 9} if version == 2 else {}
+    prefix = "total_" if version == 1 else ""
+    stat = "".join(f"{prefix}{name} {number * MIB}\n" for name, number in counts.items())
+    system.process("4:memory:/job\n" if version == 1 else "0::/job\n", V1_MOUNT if version == 1 else V2_MOUNT)
+    (system.v1 if version == 1 else system.v2)("job", 512 * MIB, 100 * MIB, stat)
+    # 90 of files, less 5 and 4 that must be written first and 9 − 3 that are mapped and no shared memory.
+    assert free_memory(system.root) == (412 + 90 - 9 - 6) * MIB
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_pages_of_files_are_droppable_in_every_ancestor(system, version):
+    system.process("4:memory:/a/b\n" if version == 1 else "0::/a/b\n", V1_MOUNT if version == 1 else V2_MOUNT)
+    write, prefix = (system.v1, "total_") if version == 1 else (system.v2, "")
+    write("a", 400 * MIB, 390 * MIB, f"{prefix}active_file {300 * MIB}\n")
+    write("a/b", 380 * MIB, 370 * MIB, f"{prefix}active_file {300 * MIB}\n")
+    assert free_memory(system.root) == 310 * MIB
+
+
+def test_more_written_than_cached_makes_nothing_less_than_the_usage(system):
+    system.process("0::/job\n", V2_MOUNT)
+    system.v2("job", 512 * MIB, 100 * MIB, f"inactive_file 7\nfile_dirty {60 * MIB}\nfile_mapped {60 * MIB}\n")
+    assert free_memory(system.root) == 412 * MIB
 
 
 def test_droppable_cache_above_usage_never_makes_more_than_the_limit(system):
@@ -182,10 +213,21 @@ def test_other_systems_tell_their_pages(tmp_path, monkeypatch):
 
 def test_the_default_budget_leaves_a_fifth_and_what_the_process_needs(system):
     system.write("proc/meminfo", "MemAvailable: 1000 kB\n")
-    assert default_budget(100_000, system.root) == 1000 * 1024 * 4 // 5 - 100_000
+    assert default_budget(100_000, system.root) == (1000 * 1024 * 4 // 5 - 100_000) * 512 // 513
+    assert largest_budget(100_000, system.root) == (1000 * 1024 - 100_000) * 512 // 513
     with pytest.raises(BudgetError) as caught:
         default_budget(1000 * 1024, system.root)
-    assert "1024000 bytes" in caught.value.actual
+    assert f"{1000 * 1024 * 4 // 5} bytes" in caught.value.actual
+
+
+def test_a_limit_is_used_whole_and_leaves_room_for_page_tables(system):
+    system.process("0::/job\n", V2_MOUNT)
+    system.v2("job", 513 * MIB, 100 * MIB)
+    assert default_budget(100 * MIB, system.root) == 313 * MIB * 512 // 513
+    assert default_budget(0, system.root) == largest_budget(0, system.root) == 413 * MIB * 512 // 513
+    assert largest_budget(500 * MIB, system.root) == 0
+    with pytest.raises(BudgetError, match=r"Raise the cgroup's limit by more than 87\.0 MiB"):
+        default_budget(500 * MIB, system.root)
 
 
 def test_this_machine():
@@ -199,3 +241,31 @@ def test_a_limit_set_by_the_kernel_is_seen_from_inside():
         done = run_inside(group, ["-c", code])
     assert done.returncode == 0, done.stderr
     assert 128 * MIB < int(done.stdout) < 256 * MIB
+
+
+READING_AND_TAKING = """
+import os, sys
+from bathyal.memory.process.available import free_memory
+path, size = sys.argv[1], 96 << 20
+with open(path, "wb") as file:
+    for _ in range(size >> 20):
+        file.write(bytes(1 << 20))
+    os.fsync(file.fileno())
+before = free_memory()
+for _ in range(3):
+    with open(path, "rb", buffering=0) as file:
+        while file.read(1 << 20):
+            pass
+after = free_memory()
+print(before, after, flush=True)
+taken = bytearray(after - (12 << 20))  # What is said to be free can be had, and nobody is killed.
+print(sum(taken[:: 1 << 20]))
+"""
+
+
+def test_files_that_are_read_over_and_over_stay_free_for_the_kernel_and_for_us(tmp_path):
+    with memory_cgroup(256 * MIB) as group:
+        done = run_inside(group, ["-c", READING_AND_TAKING, str(tmp_path / "data")])
+    assert done.returncode == 0, done.stderr
+    before, after = map(int, done.stdout.split()[:2])
+    assert after > before - 8 * MIB > 128 * MIB
