@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..memory.errors import ConfigError
+from ..memory.arguments import Argument, Choice, Instance, Number, read_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,9 @@ class Constant:
 
     value: float = 0.0
 
+    def __post_init__(self) -> None:
+        _read_arguments(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Normal:
@@ -27,6 +31,9 @@ class Normal:
 
     mean: float = 0.0
     std: float = 0.01
+
+    def __post_init__(self) -> None:
+        _read_arguments(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,7 @@ class He:
     fan: str = "in"
 
     def __post_init__(self) -> None:
-        if self.fan not in ("in", "out"):
-            raise ConfigError("He", "fan 'in' or 'out'", repr(self.fan))
+        _read_arguments(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,18 @@ Initializer = Constant | Normal | Xavier | He | Uniform
 
 
 KINDS: tuple[type[Initializer], ...] = (Constant, Normal, Xavier, He, Uniform)
+ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
+    {"value": Number(), "mean": Number(), "std": Number(0), "fan": Choice(("in", "out"))}
+)
+"""What the arguments of initializers may be, by name."""
+AN_INITIALIZER = Instance(KINDS, "He() or Xavier()")
+"""What a layer's argument `initializer` may be."""
+
+
+def _read_arguments(initializer: object) -> None:
+    """Read what an initializer was made with; raises ConfigError for what its arguments cannot be."""
+    own = {name: kind for name, kind in ARGUMENTS.items() if hasattr(initializer, name)}
+    read_fields(initializer, own, type(initializer).__name__)
 
 
 def to_plain(initializer: Initializer | None) -> list[Any] | None:

@@ -151,7 +151,7 @@ def test_attributes_that_are_no_plain_values(register):
             return builder.apply(kind, (x,), {"w": np.ones(2)})
 
     kind = register(bt.OpKind("own_copy", bt.layers.same_as_first), copy)
-    with pytest.raises(bt.GraphError, match=r"^1 \(own_copy\): .*attributes of numbers.*'w': a ndarray"):
+    with pytest.raises(bt.GraphError, match=r"^1 \(own_copy\): .*names with numbers.*'w': a ndarray"):
         train(Given())
 
 
