@@ -219,4 +219,4 @@ def _name(name: str, expected: str) -> str:
 
 def _describe_range(least: int, most: int, value: object) -> str:
     too_large = isinstance(value, (int, np.integer)) and int(value) > most
-    return f"of at most {most}" if too_large else f"of at least {least}"
+    return f"from {least} to {most}" if too_large or most < LARGEST_SIZE else f"of at least {least}"
