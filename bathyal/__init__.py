@@ -58,6 +58,7 @@ from .memory.errors import (
     DataError,
     DeviceError,
     GraphError,
+    NonFiniteError,
     PlanError,
     ShapeError,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "LocalResponseNorm",
     "Loss",
     "MaxPool2d",
+    "NonFiniteError",
     "Normal",
     "NumpyKernel",
     "OpKind",

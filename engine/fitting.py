@@ -6,14 +6,14 @@ Decides which batch comes next from where the trainer stands; what a step is, th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..memory.errors import DataError
+from .data.sources import Batch, FromIterable, Source, require_count
 from .results import StepResult, Watch
 
 if TYPE_CHECKING:
-    from .data.sources import Source
     from .trainer import Trainer
 
 
@@ -60,6 +60,25 @@ def describe_done(step: int, epoch: int, epochs: int, steps: int | None) -> str:
                 f"{name}={done + until} trains {until} more"
             )
     return ""
+
+
+def start_fitting(
+    trainer: Trainer, batches: Source | Iterable[Batch], epochs: int, steps: int | None, watch: Watch | None
+) -> Iterator[StepResult]:
+    """Return the steps that `Trainer.fit` is asked for; warn its caller where there is none left.
+
+    Raises:
+        ConfigError: not whole numbers of epochs and steps.
+    """
+    require_count("epochs", epochs, 0)
+    if steps is not None:
+        require_count("steps", steps, 0)
+    done = describe_done(trainer.step, trainer.epoch, epochs, steps)
+    if done:
+        warnings.warn(f"Trainer.fit: {done}", UserWarning, stacklevel=3)
+        return iter(())
+    source = batches if isinstance(batches, Source) else FromIterable(batches)
+    return Fitting(take_steps(trainer, source, epochs, steps, watch))
 
 
 def take_steps(

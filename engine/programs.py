@@ -6,6 +6,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -19,11 +20,17 @@ from ..layers.builder import Layer, forward_graph
 from ..layers.graph import Graph
 from ..layers.modes import IMAGES, LABELS, RANDOM_KEY, SCALARS, evaluation_graph, prediction_graph, training_graph
 from ..layers.slabs import split_large
+from ..memory.errors import BudgetError
+from ..scheduler.layout.problem import Problem
 from ..scheduler.plan.costs import CostTable
 from ..scheduler.plan.explain import explain
 from ..scheduler.plan.steps import Plan
+from ..scheduler.planner import make_plan
+from ..scheduler.strategies import StrategyName
 from .planning.plan_file import Surroundings, save_plan
 from .settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 class Mode(str, Enum):
@@ -93,6 +100,21 @@ def make_training_feeds(
         step: steps done so far; with the seed it decides what dropout draws.
     """
     return {IMAGES: images, LABELS: labels, SCALARS: scalars, RANDOM_KEY: np.array([seed, step], np.int64)}
+
+
+def plan_with_kernels(
+    problem: Problem, strategy: StrategyName, name: str, kernels: Sequence[str], budget_bytes: int
+) -> Plan | None:
+    """Return a plan of a program with the kernels of a checkpoint; None, with a warning, where there is none."""
+    costs = restrict_kernels(problem.costs, problem.graph, kernels)
+    if costs is None:
+        logger.warning("the %s step has other kernels now than in the checkpoint: results may differ in bits", name)
+        return None
+    try:
+        return make_plan(replace(problem, costs=costs), strategy, budget_bytes)
+    except BudgetError as error:
+        logger.warning("the kernels of the checkpoint do not fit (%s): results may differ in bits", error)
+        return None
 
 
 def restrict_kernels(costs: CostTable, graph: Graph, names: Sequence[str]) -> CostTable | None:

@@ -9,23 +9,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
 from ..layers.builder import Layer
-from ..layers.modes import IMAGES
+from ..layers.graph import Tensor
 from ..layers.step_scalars import compute_scalars
 from ..memory.devices.device import Device
 from ..memory.errors import BudgetError
 from ..memory.sizes import format_size, format_size_exact
 from ..memory.tiers.tier import Tier
 from ..memory.tiers.timed import Traffic
+from ..scheduler.fewer_images import follow_plan
 from ..scheduler.layout.problem import Problem
 from ..scheduler.plan.state_layout import StateLayout, infer_layout, lay_out_state
 from ..scheduler.plan.steps import Plan
@@ -33,14 +32,17 @@ from ..scheduler.plan.verify import verify
 from ..scheduler.planner import make_plan
 from ..scheduler.strategies import LinkUse, StrategyName, find_link_use
 from .backends.backend import Backend
+from .bound_programs import BoundPrograms
+from .compute_threads import prepare_compute_threads
 from .executor import Executor
 from .planning.background_load import BackgroundLoad
 from .planning.lowering import lower
 from .planning.plan_file import SavedPlan, Surroundings, load_plan, require_plan_fits
 from .planning.profile import estimate, measure
+from .planning.shared_state import list_state, require_same_state
 from .planning.spill import Spill
 from .planning.timing_cache import find_cache_folder
-from .programs import Mode, Planned, make_mode_graph, name_program, restrict_kernels
+from .programs import Mode, Planned, make_mode_graph, name_program, plan_with_kernels
 from .settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -107,7 +109,8 @@ class Session:
         self._plan_file = plan_file
         self._saved: SavedPlan | None = None
         self._device: Device | None = None
-        self._programs: dict[tuple[Mode, int], tuple[Planned, Executor]] = {}
+        self._programs = BoundPrograms((Mode.TRAINING, settings.input_shape[0]))
+        self._state: Mapping[str, Tensor] | None = None
         self._limits: Any = None
         self._spill = spill
 
@@ -128,7 +131,7 @@ class Session:
         """
         if self._device is None:
             budget = self._find_budget()
-            self._limits = threadpool_limits(self.threads)
+            self._limits = prepare_compute_threads(self.threads)
             self._device = self.backend.machine.open(budget)
         return self._device
 
@@ -189,20 +192,24 @@ class Session:
         return self._spill.traffic
 
     def program(self, mode: Mode, batch: int) -> tuple[Planned, Executor]:
-        """Return the plan and the bound executor of `mode` for `batch` images, made when first asked for.
+        """Return the plan and the bound executor of `mode` for `batch` images, made where they are not at hand.
 
         Raises:
             BudgetError: no plan fits; names the smallest budget.
+            PlanError: it reads or writes the state otherwise than the training step of a full batch does.
         """
-        key = (mode, batch)
-        if key not in self._programs:
+        found = self._programs.find((mode, batch))
+        if found is None:
             planned = self._make_plan(mode, batch)
+            require_same_state(f"program {name_program(mode, batch)!r}", planned.graph, self._state or {})
             self.device.arena.commit(planned.plan.peak_bytes)
             tier = self._spill.open_tier(planned.plan.outside_bytes, self.device)
             executor = Executor(planned.plan, planned.graph, self.backend, self.device, tier)
             executor.bind()
-            self._programs[key] = (planned, executor)
-        return self._programs[key]
+            found = planned, executor
+            if self._programs.add((mode, batch), planned, executor):
+                self.backend.forget()
+        return found
 
     @property
     def problem(self) -> Problem:
@@ -211,8 +218,11 @@ class Session:
 
     def _make_problem(self, mode: Mode, batch: int) -> Problem:
         device = self.open_device()  # sets the number of threads, which a kernel's workspace may depend on
-        graph = lower(make_mode_graph(self.network, self.settings, mode, batch), self.backend)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
+        layout = None if training_batch else self.state_layout
+        # How the state lies is decided once: also where the training step is made again, it takes that as it is.
+        graph = lower(make_mode_graph(self.network, self.settings, mode, batch), self.backend, self._state)
+        self._state = self._state or list_state(graph)
         # Once there is state in the arena, nothing may be timed there any more.
         if self.settings.costs == "measured" and not self._programs and training_batch:
             costs = measure(
@@ -226,7 +236,7 @@ class Session:
             )
         else:
             costs = estimate(graph, self.backend)
-        layout = lay_out_state(graph) if training_batch else self.state_layout
+        layout = layout or lay_out_state(graph)
         if self._needs_link(mode, device, layout):
             here = f"{self.backend.name}/{self.backend.version()}/{self.threads} threads"
             load = BackgroundLoad(graph, costs, self.backend, here)
@@ -254,9 +264,22 @@ class Session:
         here = Surroundings(self.backend.name, self.backend.version(), self.threads)
         training_batch = batch == self.settings.input_shape[0] and mode is Mode.TRAINING
         plan = self._take_saved_plan(problem, here) if training_batch else None
-        plan = plan or self._plan_with_known_kernels(problem, strategy, name_program(mode, batch))
-        plan = plan or make_plan(problem, strategy, self.device.arena.nbytes)
+        name, budget = name_program(mode, batch), self.device.arena.nbytes
+        if plan is None and name in self.known_kernels:
+            plan = plan_with_kernels(problem, strategy, name, self.known_kernels[name], budget)
+        plan = plan or self._plan_within_budget(problem, strategy)
         return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
+
+    def _plan_within_budget(self, problem: Problem, strategy: StrategyName) -> Plan:
+        """Plan; a training step that finds no room does what the one of a full batch does, which had it."""
+        try:
+            return make_plan(problem, strategy, self.device.arena.nbytes)
+        except BudgetError:
+            whole = self._programs.find((Mode.TRAINING, self.settings.input_shape[0]))
+            followed = whole and follow_plan(problem, whole[0].plan, whole[0].graph)
+            if not followed:
+                raise
+            return followed
 
     def _take_saved_plan(self, problem: Problem, here: Surroundings) -> Plan | None:
         saved = self.saved_plan
@@ -269,61 +292,14 @@ class Session:
             logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")
         return saved.plan
 
-    def _plan_with_known_kernels(self, problem: Problem, strategy: StrategyName, key: str) -> Plan | None:
-        if key not in self.known_kernels:
-            return None
-        costs = restrict_kernels(problem.costs, problem.graph, self.known_kernels[key])
-        if costs is None:
-            logger.warning("the %s step has other kernels now than in the checkpoint: results may differ in bits", key)
-            return None
-        try:
-            return make_plan(replace(problem, costs=costs), strategy, self.device.arena.nbytes)
-        except BudgetError as error:
-            logger.warning("the kernels of the checkpoint do not fit (%s): results may differ in bits", error)
-            return None
-
-    def run_in_parts(
-        self, mode: Mode, batch: Mapping[str, npt.NDArray[Any]]
-    ) -> Iterator[tuple[dict[str, npt.NDArray[Any]], int]]:
-        """Run a batch in as few parts as the budget allows: one that trains in little memory may not evaluate whole.
-
-        Args:
-            mode: evaluation or prediction.
-            batch: what is fed, by name of its tensor.
-
-        Yields:
-            what the program makes of each part, by name, and how many images the part has.
-
-        Raises:
-            BudgetError: not even one image fits.
-        """
-        count = size = len(batch[IMAGES])
-        while True:
-            try:
-                self.program(mode, size)
-                break
-            except BudgetError:
-                if size == 1:
-                    raise
-                size = -(-size // 2)
-        for start in range(0, count, size):
-            part = {name: values[start : start + size] for name, values in batch.items()}
-            images = len(part[IMAGES])
-            _, executor = self.program(mode, images)
-            yield executor.run(part), images
-
     def list_kernels(self) -> Mapping[str, tuple[str, ...]]:
         """Return the kernels of every training program so far, by program, to be chosen again when a run is resumed."""
-        made = {
-            name_program(mode, batch): planned.kernel_names
-            for (mode, batch), (planned, _) in self._programs.items()
-            if mode is Mode.TRAINING
-        }
-        return {**self.known_kernels, **made}
+        return {**self.known_kernels, **self._programs.list_kernels()}
 
     def close(self) -> None:
         """Give the arena back and end the device's threads; may be called twice."""
         self._programs.clear()
+        self._state = None
         if self._device is not None:
             self._device.close()  # first: it ends the transfers
             self._device = None

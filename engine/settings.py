@@ -7,6 +7,7 @@ only the machine can tell: whether so many bytes are free, whether a folder can 
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 import os
 import warnings
@@ -23,6 +24,7 @@ from ..layers.optimizers.optimizer import Optimizer, require_optimizer
 from ..layers.optimizers.sgd import SGD
 from ..memory.arguments import LARGEST_WHOLE, Switch, is_whole, show
 from ..memory.errors import ConfigError, ShapeError, one_of
+from ..memory.process.cores import count_default_threads, count_usable_cores
 from ..memory.sizes import parse_size
 from ..scheduler.layout.kernels import Kernels
 from ..scheduler.plan.link import Link, parse_link
@@ -35,10 +37,13 @@ from .data.sources import require_count
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+logger = logging.getLogger(__name__)
+
 COSTS = ("measured", "analytic")
 LARGEST_BATCH = 2**41
 """Values in a batch: 16 TiB of float64."""
-MOST_THREADS = 2**12
+MOST_THREADS_PER_CORE = 8
+"""Threads beyond one a core only wait: 16 on 2 cores take 45 times as long, and thousands never end a step."""
 LARGEST_SEED = 2**63 - 1
 
 
@@ -80,7 +85,8 @@ class Settings:
         device: name of what computes; "auto" in float32 is a GPU where there is one, then oneDNN, else numpy.
         dtype: "float32" or "float64".
         seed: of first values, dropout and shuffling.
-        threads: of the backend; None takes all cores.
+        threads: of the backend, at most `MOST_THREADS_PER_CORE` times the cores that this process may use; None takes
+            those cores, or fewer by `OMP_NUM_THREADS`.
         costs: "measured" times each kernel once, "analytic" estimates by arithmetic.
         link: rates to and from the memory outside, given as `parse_link` reads them; None measures those of the spill
             folder where tensors may be moved.
@@ -129,7 +135,7 @@ class Settings:
             "device": self.device,
             "dtype": one_of("dtype", self.dtype, DTYPES),
             "seed": require_count("seed", self.seed, 0, LARGEST_SEED),
-            "threads": None if self.threads is None else require_count("threads", self.threads, 1, MOST_THREADS),
+            "threads": None if self.threads is None else _parse_threads(self.threads),
             "costs": one_of("costs", self.costs, COSTS),
             "link": self.link if self.link is None or isinstance(self.link, Link) else parse_link(self.link),
             "spill_dir": None if self.spill_dir is None else _parse_folder("spill_dir", self.spill_dir),
@@ -166,13 +172,23 @@ class Settings:
         return make_backend(self.device, BackendOptions(self.dtype, self.math, self.cuda_graphs))
 
     def count_threads(self) -> int:
-        """Return the number of threads of the backend: those asked for, else one for each usable core."""
-        return self.threads or count_usable_cores()
+        """Return the number of threads of the backend: those asked for, else one for each usable core.
 
-
-def count_usable_cores() -> int:
-    """Count the processor cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        More than the cores are taken, since results to the bit depend on the number, with a warning.
+        """
+        if self.threads is None:
+            return count_default_threads()
+        cores = count_usable_cores()
+        if self.threads > cores and find_backend(self.device).computes:
+            logger.warning(
+                "threads: %d on the %d core%s that this process may use: steps may take many times as long. "
+                "Give at most %d.",
+                self.threads,
+                cores,
+                "" if cores == 1 else "s",
+                cores,
+            )
+        return self.threads
 
 
 def parse_shape(value: object) -> tuple[int, ...]:
@@ -222,6 +238,15 @@ def _check_loss(value: Loss | None) -> Loss:
         return CrossEntropy()
     require_loss(value, KINDS)
     return value
+
+
+def _parse_threads(value: int) -> int:
+    cores = count_usable_cores()
+    try:
+        return require_count("threads", value, 1, MOST_THREADS_PER_CORE * cores)
+    except ConfigError as error:
+        hint = f"This process may use {cores} cores: more threads than that only wait for each other."
+        raise ConfigError(error.where, error.expected, error.actual, hint) from None
 
 
 def _parse_math(value: str, device: str) -> str:

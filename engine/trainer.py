@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -26,9 +25,10 @@ from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import Plan
 from .checkpoints.run import Progress, find_run, read_kernels, read_progress, read_state, save_run
 from .data.checks import as_batch
-from .data.sources import FromIterable, Source, require_count
+from .data.sources import FromIterable, Source
 from .evaluation import evaluate_batches, predict_outputs
-from .fitting import Fitting, describe_done, take_steps
+from .finite import run_step
+from .fitting import start_fitting
 from .interrupts import hold_back_interrupts
 from .learned_state import LearnedState
 from .learning_rate import LearningRate, find_rate, require_learning_rate
@@ -102,9 +102,7 @@ class Trainer:
         self._targets = Targets(network, self.settings)
         rate = self.settings.optimizer.learning_rate if learning_rate is None else learning_rate
         self.learning_rate: LearningRate = require_learning_rate(rate)
-        self.step = 0
-        self.epoch = 0
-        self.batch = 0
+        self.step = self.epoch = self.batch = 0
         self._session = open_session(
             network,
             self.settings,
@@ -114,6 +112,7 @@ class Trainer:
             make_tier=make_tier,
         )
         self._learned = LearnedState(self._session)
+        self._kept: Path | None = None
 
     @classmethod
     def with_settings(cls, network: Layer, settings: Settings, **how: Any) -> Trainer:
@@ -195,6 +194,7 @@ class Trainer:
         Raises:
             DataError: images or labels do not fit; nothing has changed then.
             ConfigError: the learning rate or a step scalar of the optimizer makes no sense; nothing has changed then.
+            NonFiniteError: the loss is not finite; what was learned is lost, and restore() goes on from a checkpoint.
         """
         begin = time.perf_counter()
         settings = self.settings
@@ -202,13 +202,13 @@ class Trainer:
             images, labels, settings.input_shape, self._targets.find, settings.dtype, position=self.batch
         )
         scalars = compute_scalars(settings.optimizer, self.step + 1, self._find_rate())
-        self._learned.ensure()
-        _, executor = self._session.program(Mode.TRAINING, len(labels))
+        state = self._learned.ensure()
+        planned, executor = self._session.program(Mode.TRAINING, len(labels))
         feeds = make_training_feeds(images, labels, scalars, settings.seed, self.step)
         before = self._session.traffic
         with hold_back_interrupts():
             with self._learned.change(f"step {self.step + 1} that broke off halfway"):
-                outputs = executor.run(feeds, watch)
+                outputs = run_step(executor, planned.graph, feeds, state, self.step + 1, self._kept, watch)
             self.step += 1
             self.batch += 1
         moved = self._session.traffic.since(before)
@@ -250,15 +250,7 @@ class Trainer:
             ConfigError: not whole numbers.
             DataError: there is no batch, or one does not fit; the steps before it are done and whole.
         """
-        require_count("epochs", epochs, 0)
-        if steps is not None:
-            require_count("steps", steps, 0)
-        done = describe_done(self.step, self.epoch, epochs, steps)
-        if done:
-            warnings.warn(f"Trainer.fit: {done}", UserWarning, stacklevel=2)
-            return iter(())
-        source = batches if isinstance(batches, Source) else FromIterable(batches)
-        return Fitting(take_steps(self, source, epochs, steps, watch))
+        return start_fitting(self, batches, epochs, steps, watch)
 
     def evaluate(self, batches: Source | Iterable[tuple[Array, Array]]) -> Evaluation:
         """Loss and metrics over all batches, with running statistics and without dropout.
@@ -292,10 +284,13 @@ class Trainer:
 
         Raises:
             CheckpointError: it could not be written; earlier ones are unharmed.
+            NonFiniteError: a tensor holds numbers that are not finite; earlier ones are unharmed.
         """
         state = self._learned.ensure()
         rate = None if callable(self.learning_rate) else self._find_rate()
-        return save_run(Path(folder), self._session, state, Progress(self.step, self.epoch, self.batch, rate), keep)
+        progress = Progress(self.step, self.epoch, self.batch, rate)
+        self._kept = save_run(Path(folder), self._session, state, progress, keep)
+        return self._kept
 
     def restore(self, folder: Path | str) -> bool:
         """Go on from the newest whole checkpoint in `folder`; False when there is none at all.
@@ -318,7 +313,7 @@ class Trainer:
             self.close()
             self._learned.lose("a checkpoint that was read halfway")
             raise
-        progress = read_progress(found)
+        self._kept, progress = found.path, read_progress(found)
         self.step, self.epoch, self.batch = progress.step, progress.epoch, progress.batch
         if progress.learning_rate is not None and not callable(self.learning_rate):
             self.learning_rate = progress.learning_rate

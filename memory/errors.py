@@ -62,6 +62,10 @@ class DataError(BathyalError):
     """A batch, a label or an image file that cannot be used as it is."""
 
 
+class NonFiniteError(BathyalError):
+    """Numbers of a step, of its weights or of what would be saved that are infinite or none."""
+
+
 class CheckpointError(BathyalError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 

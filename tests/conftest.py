@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from threadpoolctl import threadpool_limits
 
-from bathyal.engine.settings import count_usable_cores
 from bathyal.layers.graph import Graph
 from bathyal.layers.initializers import initialize
+from bathyal.memory.process.cores import count_usable_cores
 
 if TYPE_CHECKING:
     from tests.support.torch_network import TorchNetwork

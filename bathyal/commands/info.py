@@ -8,9 +8,9 @@ import platform
 from typing import Any
 
 from ..engine.backends.registry import AUTO, BACKENDS, make_backend
-from ..engine.settings import count_usable_cores
 from ..memory.devices.host import HostMachine
 from ..memory.errors import DeviceError
+from ..memory.process.cores import count_usable_cores
 from ..memory.sizes import format_size
 from ..models.registry import MODELS
 from ..options.arguments import add_json_argument

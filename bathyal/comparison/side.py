@@ -81,6 +81,7 @@ def open_side(side: str, setup: NetworkSetup) -> OpenedSide:
         return OpenedSide(lambda images, labels: trainer.train_step(images, labels).loss, facts)
     graph = forward_graph(network, settings.input_shape, settings.dtype)
     torch = TorchStep(graph, side, settings.optimizer, seed=settings.seed, threads=settings.count_threads())
+    torch.flush_subnormals()
     return OpenedSide(torch.train_step, {})
 
 

@@ -133,6 +133,13 @@ class TorchStep:
         self._producers = graph.producers()
         self._parts = split(graph, PEERS[peer].parts)
 
+    def flush_subnormals(self) -> None:
+        """Let PyTorch take subnormal numbers for zero, as a step of ours does, in this thread and those it will make.
+
+        PyTorch has no such choice for one step alone: it holds for the whole process.
+        """
+        self._torch.set_flush_denormal(True)
+
     def _make_optimizer(self, optimizer: Optimizer) -> Any:
         """PyTorch's optimizer over all parameters."""
         parameters = [self._state[t.id] for t in self._graph.with_role(Role.PARAMETER)]

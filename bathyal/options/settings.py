@@ -96,7 +96,7 @@ def list_setting_options() -> tuple[SettingOption, ...]:
             "costs", "measured on this machine, or by arithmetic ('analytic')", "measured", how={"choices": COSTS}
         ),
         SettingOption("dtype", "type of all numbers", "float32", how={"choices": DTYPES}),
-        SettingOption("threads", "of the device, where that is the processor", unset="all cores", how={"type": int}),
+        SettingOption("threads", "of the device, where that is the processor", unset="one a core", how={"type": int}),
         SettingOption("seed", "of first values, dropout and shuffling", 0, how={"type": int}),
     )
 

@@ -1,13 +1,14 @@
 """A run of training from its options to its end: what is planned is told first, each step as it is done, and saved.
 
-An interrupt ends the run after the step that is running; what was learned is saved then, as it is where the data or the
-output break off. Does not tell the end: commands do.
+An interrupt ends the run after the step that is running; what was learned is saved then, as it is where any
+error breaks off. Does not tell the end: commands do.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import signal
 import statistics
@@ -21,16 +22,19 @@ from tqdm import tqdm
 
 from ..engine.checkpoints import folder as checkpoint
 from ..engine.data.sources import Source
+from ..engine.finite import require_finite_weights
 from ..engine.fitting import describe_done
 from ..engine.results import StepResult
 from ..engine.trainer import Trainer
-from ..memory.errors import CheckpointError, DataError
+from ..memory.errors import BathyalError, CheckpointError, NonFiniteError
 from ..options.data import load_data
 from ..options.settings import DEFAULT_LEARNING_RATE
 from ..options.training import check_training_options
 from ..reports.plan import describe_network
 from ..reports.training import summarize_step, summarize_training
 from .step_bar import StepBar
+
+logger = logging.getLogger(__name__)
 
 RECENT = 20
 """Steps that the loss on the bar is averaged over."""
@@ -86,16 +90,27 @@ def report_end(options: argparse.Namespace, trained: Trained) -> int:
 def train_and_save(
     options: argparse.Namespace, trainer: Trainer, source: Source, stopped: Callable[[], bool]
 ) -> list[StepResult]:
-    """Train and save at the end; also where the data or the output break off, as the steps done are whole then."""
+    """Train and save at the end, and whatever the error is that ends the run: the steps done before it are whole.
+
+    Not so after a step whose numbers are not finite. An error of saving then is logged, as what there is to say is the
+    one that ended the run.
+    """
     begun = trainer.step
     try:
         results = list(take_steps(options, trainer, source, stopped))
-    except (DataError, OSError):
+    except NonFiniteError:
+        raise
+    except Exception:
         if options.checkpoint is not None and trainer.step > begun:
-            trainer.save(options.checkpoint)
+            try:
+                trainer.save(options.checkpoint)
+            except (BathyalError, OSError) as error:
+                logger.warning("not saved: %s", error)
         raise
     if options.checkpoint is not None:
         trainer.save(options.checkpoint)
+    elif trainer.step > begun:
+        require_finite_weights(trainer.state, trainer.step)
     return results
 
 

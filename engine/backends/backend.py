@@ -6,7 +6,7 @@ has and with how much workspace, and gives back something to call with arena add
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,10 @@ class Kernel:
     workspace_bytes: int
 
 
-MEMBERS = ("name", "machine", "computes", "lower", "kernels", "bind", "encode", "decode", "version", "close", "math")
+MEMBERS = (
+    *("name", "machine", "computes", "lower", "kernels", "bind", "encode", "decode", "version", "forget", "close"),
+    "math",
+)
 """What an object must have to serve as a `Backend`."""
 
 
@@ -64,11 +67,17 @@ class Backend(Protocol):
     def computes(kind: str) -> bool:
         """Whether operations of a kind have a kernel, of the backend's own or of the backend that it falls back on."""
 
-    def lower(self, graph: Graph) -> Graph:
+    def lower(self, graph: Graph, state: Mapping[str, Tensor] | None = None) -> Graph:
         """Fix all layouts: return the graph with the bytes of every tensor, and with conversions as operations.
 
         Operations may be fused into kinds of the backend's own. What the host feeds, the state and the outputs keep
         their names.
+
+        Args:
+            graph: of one program.
+            state: the state as another graph that this backend has lowered lays it out, by name: the state of `graph`
+                must come out with the same layouts and bytes, with conversions where its operations want others. None
+                where the layouts of the state are free.
         """
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
@@ -89,6 +98,9 @@ class Backend(Protocol):
 
     def version(self) -> str:
         """Name the library, its version and the instruction set, on which results depend to the bit."""
+
+    def forget(self) -> None:
+        """Let go what is kept about operations that were asked for, as a program has left; what is bound stays."""
 
     def close(self) -> None:
         """Give back what the library holds; nothing may be under way. Closing twice is allowed."""

@@ -26,6 +26,9 @@ FUSED: Mapping[str, str] = MappingProxyType(
 )
 """For a kind whose ReLU can be fused, the kind of both."""
 
+IN_TRAINING: Mapping[str, str] = MappingProxyType({k: v for k, v in FUSED.items() if k != "batch_norm_inference"})
+"""Those of `FUSED` without the batch norm with running statistics, in which a ReLU's NaN could not be told."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
@@ -42,9 +45,14 @@ class _Pair:
     gradients: tuple[int, ...]
 
 
-def fuse(graph: Graph) -> Graph:
-    """Make one operation of every pair that can be fused; the tensors between them are gone from the graph."""
-    pairs = _find_pairs(graph)
+def fuse(graph: Graph, kinds: Mapping[str, str] = FUSED) -> Graph:
+    """Make one operation of every pair that can be fused; the tensors between them are gone from the graph.
+
+    Args:
+        graph: of one program.
+        kinds: which kinds take in the ReLU that follows, `FUSED` or a part of it.
+    """
+    pairs = _find_pairs(graph, kinds)
     tensors = list(graph.tensors)
     changed: dict[int, Op] = {}
     dropped: set[int] = set()
@@ -79,12 +87,12 @@ def _mask(between: Tensor) -> Tensor:
     return replace(between, name=f"{between.name}.mask", dtype=spec.dtype, nbytes=spec.nbytes)
 
 
-def _find_pairs(graph: Graph) -> list[_Pair]:
+def _find_pairs(graph: Graph, kinds: Mapping[str, str]) -> list[_Pair]:
     readers = graph.readers()
     gradients = {(op.kind, op.forward_op): op for op in graph.ops if op.phase is Phase.BACKWARD}
     found = []
     for op in graph.ops:
-        if op.kind not in FUSED or len(readers[op.outputs[0]]) != 1 or op.outputs[0] in graph.outputs:
+        if op.kind not in kinds or len(readers[op.outputs[0]]) != 1 or op.outputs[0] in graph.outputs:
             continue
         relu = graph.ops[readers[op.outputs[0]][0]]
         if relu.kind != "relu":

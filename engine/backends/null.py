@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class NullBackend:
         """Whether operations of a kind can be planned: all can."""
         return True
 
-    def lower(self, graph: Graph) -> Graph:
+    def lower(self, graph: Graph, state: Mapping[str, Tensor] | None = None) -> Graph:
         """Return the graph as it is."""
         return graph
 
@@ -45,6 +45,9 @@ class NullBackend:
     def decode(self, tensor: Tensor, content: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
         """Return zeros of the tensor's shape."""
         return np.zeros(tensor.shape, tensor.dtype)
+
+    def forget(self) -> None:
+        """Do nothing, as nothing is kept."""
 
     def close(self) -> None:
         """Do nothing, as nothing is held."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...memory.errors import CheckpointError
+from ..finite import require_finite
 from ..session import Session
 from ..state import State
 from .compatibility import describe_environment, describe_identity, require_same_run, shorten
@@ -39,6 +40,7 @@ def save_run(folder: Path, session: Session, state: State, progress: Progress, k
 
     Raises:
         CheckpointError: it could not be written; earlier ones are unharmed.
+        NonFiniteError: a tensor of the state is not finite; earlier ones are unharmed.
     """
     header: dict[str, Any] = {
         **shorten(describe_identity(session.network, session.settings)),
@@ -46,7 +48,11 @@ def save_run(folder: Path, session: Session, state: State, progress: Progress, k
         **asdict(progress),
         "kernels": {key: list(names) for key, names in session.list_kernels().items()},
     }
-    arrays = ((name, t.shape, t.dtype, state.pieces(name)) for name, t in state.tensors.items())
+    where, hint = f"checkpoint of step {progress.step}", "Nothing was saved; earlier checkpoints are as they were."
+    arrays = (
+        (name, t.shape, t.dtype, require_finite(f"{where}, {name}", state.pieces(name), hint))
+        for name, t in state.tensors.items()
+    )
     return save(folder, progress.step, header, arrays, keep=keep)
 
 

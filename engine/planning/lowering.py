@@ -6,7 +6,9 @@ kernel: what is missing is named with its layer.
 
 from __future__ import annotations
 
-from ...layers.graph import Graph
+from collections.abc import Mapping
+
+from ...layers.graph import Graph, Tensor
 from ...layers.kinds import kind_of
 from ...memory.errors import ConfigError
 from ...scheduler.blocks.cut import assign_blocks
@@ -14,21 +16,32 @@ from ..backends.backend import Backend
 from ..backends.cuda.backend import CudaBackend
 from ..backends.onednn import OneDnnBackend
 from ..backends.reference import ReferenceBackend
+from .shared_state import require_same_state
 
 COMPUTING: tuple[type[Backend], ...] = (CudaBackend, OneDnnBackend, ReferenceBackend)
 """The backends that are named to a user whose own lacks a kernel."""
 
 
-def lower(graph: Graph, backend: Backend) -> Graph:
+def lower(graph: Graph, backend: Backend, state: Mapping[str, Tensor] | None = None) -> Graph:
     """Fix operations, layouts and blocks; planners and executors see only what comes out of here.
+
+    Args:
+        graph: of one program.
+        backend: that will run it.
+        state: of the training step that it shares its state with, lowered, by name; None where it shares none.
 
     Raises:
         GraphError: an operation is of a kind that is not registered.
         ConfigError: the backend has no kernel for an operation, or does not compute in the type of the graph.
+        PlanError: the backend reads or writes the state otherwise than `state` says.
     """
     for op in graph.ops:
         kind_of(op)
-    lowered = backend.lower(graph)
+    if state is None:
+        lowered = backend.lower(graph)
+    else:
+        lowered = backend.lower(graph, state)
+        require_same_state(f"lowering {graph.name!r}", lowered, state)
     require_kernels(lowered, backend)
     return assign_blocks(lowered)
 

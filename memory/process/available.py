@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CgroupMount:
-    """A mounted cgroup hierarchy that accounts memory.
+    """A mounted cgroup hierarchy.
 
     Attributes:
         version: 1 or 2.
@@ -53,7 +53,7 @@ def free_memory(root: Path = Path("/")) -> int:
     """
     meminfo = _read(root / "proc/meminfo")
     available = _physical_memory() if meminfo is None else parse_meminfo(meminfo)
-    for folder, version in _cgroup_folders(root):
+    for folder, version in find_cgroups(root):
         free = _free_in_cgroup(folder, version)
         if free is not None and free < available:
             logger.debug("%s leaves %d bytes, fewer than %d", folder, free, available)
@@ -95,21 +95,21 @@ def parse_meminfo(text: str) -> int:
     )
 
 
-def parse_cgroup(text: str) -> dict[int, PurePosixPath]:
-    """Return the memory cgroup of this process by cgroup version, from `/proc/self/cgroup`."""
+def parse_cgroup(text: str, controller: str = "memory") -> dict[int, PurePosixPath]:
+    """Return the cgroup of this process that has a controller, by cgroup version, from `/proc/self/cgroup`."""
     paths = {}
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if hierarchy == "0" and not controllers:
             paths[2] = PurePosixPath(path)
-        elif "memory" in controllers.split(","):
+        elif controller in controllers.split(","):
             paths[1] = PurePosixPath(path)
     return paths
 
 
-def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
-    """Return the cgroup mounts that may account memory, from `/proc/self/mountinfo`."""
+def parse_mountinfo(text: str, controller: str = "memory") -> tuple[CgroupMount, ...]:
+    """Return the cgroup mounts that may have a controller, from `/proc/self/mountinfo`."""
     mounts = []
     for line in text.splitlines():
         before, separator, after = line.partition(" - ")
@@ -117,7 +117,7 @@ def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
         if not separator or len(fields) < 5 or len(kind) < 3:
             continue
         version = {"cgroup": 1, "cgroup2": 2}.get(kind[0])
-        if version is None or (version == 1 and "memory" not in kind[2].split(",")):
+        if version is None or (version == 1 and controller not in kind[2].split(",")):
             continue
         mounts.append(CgroupMount(version, PurePosixPath(_unescape(fields[3])), PurePosixPath(_unescape(fields[4]))))
     return tuple(mounts)
@@ -135,14 +135,20 @@ def visible_cgroups(path: PurePosixPath, mount: CgroupMount) -> tuple[PurePosixP
     return tuple(mount.mount_point / step for step in (inner, *inner.parents))
 
 
-def _cgroup_folders(root: Path) -> list[tuple[Path, int]]:
+def find_cgroups(root: Path, controller: str = "memory") -> list[tuple[Path, int]]:
+    """Return folder and version of the cgroups that may hold this process to something, its own and its ancestors.
+
+    Args:
+        root: as for `free_memory`.
+        controller: what bounds: "memory", "cpu".
+    """
     cgroup, mountinfo = _read(root / "proc/self/cgroup"), _read(root / "proc/self/mountinfo")
     if cgroup is None or mountinfo is None:
         return []
-    paths = parse_cgroup(cgroup)
+    paths = parse_cgroup(cgroup, controller)
     return [
         (root / folder.relative_to("/"), mount.version)
-        for mount in parse_mountinfo(mountinfo)
+        for mount in parse_mountinfo(mountinfo, controller)
         if mount.version in paths and mount.mount_point.is_absolute()
         for folder in dict.fromkeys(visible_cgroups(paths[mount.version], mount))
     ]

@@ -181,3 +181,20 @@ def test_choices_are_read_nowhere_else():
         if name.split("/")[0] in ("engine", "bathyal") and name not in readers:
             text = path.read_text()
             assert not any(f"parse_{what}(" in text for what in ("size", "strategy", "link")), name
+
+
+def test_more_threads_than_cores_are_warned_of_and_many_more_refused(monkeypatch, caplog):
+    monkeypatch.setattr("bathyal.engine.settings.count_usable_cores", lambda: 2)
+    assert Settings(input_shape=SHAPE, threads=2, device="reference").count_threads() == 2
+    assert not caplog.records
+    assert Settings(input_shape=SHAPE, threads=16, device="reference").count_threads() == 16
+    assert "16 on the 2 cores" in caplog.text
+    for threads in (17, 10_000):
+        with pytest.raises(bt.ConfigError, match="from 1 to 16") as refused:
+            Settings(input_shape=SHAPE, threads=threads)
+        assert "2 cores" in refused.value.hint
+
+
+def test_the_default_number_of_threads_is_bound_by_the_variable(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert Settings(input_shape=SHAPE).count_threads() == 1

@@ -63,7 +63,9 @@ def test_a_short_batch_is_the_same_step_as_a_plan_of_that_size():
     images, labels = data(1).images[:3], data(1).labels[:3]
     with (
         trainer() as t,
-        bt.Trainer(network(), (3, *SHAPE[1:]), optimizer=bt.SGD(0.1, momentum=0.9), memory="4 MiB") as u,
+        bt.Trainer(
+            network(), (3, *SHAPE[1:]), optimizer=bt.SGD(0.1, momentum=0.9), memory="4 MiB", costs="analytic"
+        ) as u,
     ):
         assert t.train_step(images, labels).loss == u.train_step(images, labels).loss
         assert t.state.weights_sha256() == u.state.weights_sha256()
@@ -310,7 +312,7 @@ def test_any_layout_of_the_same_numbers_gives_the_same_step():
         ({"kernels": "fats"}, "fit"),
         ({"device": "refrence"}, "reference"),
         ({"dtype": "float16"}, "float32"),
-        ({"threads": 0}, "from 1 to 4096"),
+        ({"threads": 0}, "from 1 to"),
         ({"seed": -1}, "seed"),
         ({"costs": "guess"}, "measured"),
     ],

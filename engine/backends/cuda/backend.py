@@ -6,7 +6,7 @@ of the libraries and on the device; a plan of cuDNN that adds up in a varying or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -58,8 +58,12 @@ class CudaBackend:
         """Whether cuDNN, cuBLAS or a kernel of the backend's own computes a kind; there is no fallback."""
         return kind in PROGRAMS or kind in PRODUCTS or kind in CUDNN_GRAPHS
 
-    def lower(self, graph: Graph) -> Graph:
-        """Fuse operations and give every tensor its layout; raises ConfigError for other types than float32."""
+    def lower(self, graph: Graph, state: Mapping[str, Tensor] | None = None) -> Graph:
+        """Fuse operations and give every tensor its layout, by its number of axes alone.
+
+        Raises:
+            ConfigError: the graph computes in another type than float32.
+        """
         return lower(graph, self.math)
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
@@ -146,6 +150,12 @@ class CudaBackend:
         n, c, h, w = tensor.shape
         plain = np.ascontiguousarray(values.reshape(n, h, w, c).transpose(LAST_FIRST))
         return plain
+
+    def forget(self) -> None:
+        """Let go what operations are made of and their kernels; launches hold their own."""
+        self._parts.clear()
+        self._kernels.clear()
+        self._plain.forget()
 
     def close(self) -> None:
         """Give the libraries' handles back."""

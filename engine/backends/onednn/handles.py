@@ -15,12 +15,22 @@ from typing import Any
 from ....memory.errors import DeviceError
 from .library import load
 
+COMPILED = ("jit", "brg", "gemm")
+"""In the names of implementations that are made for the processor; others are C++ for any, many times slower."""
 FLOAT32 = 3
 USER_SCRATCHPAD = 1
 ANY_TAG = 1
 BLOCKED_TAGS = MappingProxyType({8: 102, 16: 78})
 AVX2_BIT, AVX512_BIT = 0x04, 0x20
-RELU = 32
+RELU, ADDITION, MAXIMUM = 32, 131056, 131058
+HARDSWISH, LINEAR = 52, 38
+STEEP = 3.4e38
+RECTIFY = ((HARDSWISH, STEEP, 0.0), (LINEAR, 1.0, 0.0))
+"""Post-operations (algorithm, α, β) that make x · min(max(x · STEEP, 0), 1) + 0: a ReLU that hands a NaN on.
+
+The library's own is a maximum, and its maximum of a NaN and 0 is 0. This one makes a NaN of −∞ too, and smaller numbers
+of those below 1 / STEEP = 2.9e-39, which are subnormal. Adding 0 turns −0 into 0.
+"""
 
 SOURCE, SOURCE_1, TARGET, WEIGHTS, BIAS = 1, 2, 17, 33, 41
 MEAN, VARIANCE, WORKSPACE, SCRATCHPAD, SCALE, SHIFT = 49, 50, 64, 80, 51, 52
@@ -121,6 +131,11 @@ class PrimitiveDescriptor:
         )
         return (name.value or b"").decode()
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the implementation is made for the processor's instruction set."""
+        return any(word in self.implementation for word in COMPILED)
+
     def descriptor(self, query: int, shape: tuple[int, ...] | None = None) -> Descriptor | None:
         """Return the layout of an operand, or None where there is no such operand."""
         borrowed = self._library.dnnl_primitive_desc_query_md(self.handle, query, 0)
@@ -145,7 +160,7 @@ class PrimitiveDescriptor:
     def implementations(self) -> list[PrimitiveDescriptor]:
         """List this implementation and all after it, each as a descriptor of its own.
 
-        The library's reference code is left out where there is anything better.
+        What is not compiled for the processor is left out where there is anything better.
         """
         if self._alone:
             return [self]
@@ -159,7 +174,7 @@ class PrimitiveDescriptor:
                 found.append(made)
             if self._library.dnnl_primitive_desc_next_impl(self.handle):
                 break
-        return [pd for pd in found if not pd.implementation.startswith("ref")] or found[:1]
+        return [pd for pd in found if pd.is_compiled] or found[:1]
 
     def __del__(self) -> None:
         self._library.dnnl_primitive_desc_destroy(self.handle)
@@ -218,7 +233,8 @@ class Engine:
 
     Attributes:
         attributes: of primitives that compute their operation alone.
-        rectifying: of primitives that pass every value they write through a ReLU.
+        adds: whether sums of two tensors, and maxima, are compiled for the processor.
+        rectifying: of primitives that pass every value they write through a ReLU, by `RECTIFY`.
     """
 
     def __init__(self) -> None:
@@ -234,11 +250,14 @@ class Engine:
             )
         after = c_void_p()
         check(self.library.dnnl_post_ops_create(byref(after)), "creation of post-operations")
-        check(self.library.dnnl_post_ops_append_eltwise(after, RELU, 0.0, 0.0), "choice of a post-operation")
+        for algorithm, alpha, beta in RECTIFY:
+            check(self.library.dnnl_post_ops_append_eltwise(after, algorithm, alpha, beta), "choice of a ReLU")
         check(self.library.dnnl_primitive_attr_set_post_ops(self.rectifying, after), "choice of post-operations")
         self.library.dnnl_post_ops_destroy(after)  # the attributes hold a copy
         self.isa = int(self.library.dnnl_get_effective_cpu_isa())
         self.block = 16 if self.isa & AVX512_BIT else 8
+        some = self.describe_blocked((1, self.block, 1, 1))
+        self.adds = self.describe("binary", ADDITION, some, some, some, self.attributes).is_compiled
 
     def __del__(self) -> None:
         if self.handle:

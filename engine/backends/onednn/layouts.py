@@ -13,6 +13,7 @@ class Layouts:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._known: dict[tuple[tuple[int, ...], str], Descriptor] = {}
+        self._rows_above: dict[tuple[tuple[int, ...], str], int] = {}
 
     def add(self, shape: tuple[int, ...], layout: Descriptor, name: str | None = None) -> str:
         """Remember a layout of tensors of `shape`; return its name.
@@ -29,6 +30,21 @@ class Layouts:
     def add_blocked(self, shape: tuple[int, ...]) -> str:
         """Remember the blocked layout of tensors of `shape`; return its name."""
         return self.add(shape, self.engine.describe_blocked(shape))
+
+    def add_taller(self, shape: tuple[int, ...], above: int, rows: int) -> str:
+        """Remember the blocked layout of images in `rows` rows, `above` of zeros before their own; return its name."""
+        layout = self.engine.describe_blocked((*shape[:2], rows, shape[3]))
+        name = self.add(shape, layout, f"{above} rows above {layout.layout}")
+        self._rows_above[shape, name] = above
+        return name
+
+    def count_rows_above(self, shape: tuple[int, ...], name: str) -> int | None:
+        """Return how many rows of zeros a layout has above each image, or None where it adds no rows."""
+        return self._rows_above.get((shape, name))
+
+    def has(self, shape: tuple[int, ...], name: str) -> bool:
+        """Whether there is a layout of that name for tensors of `shape`."""
+        return name == PLAIN or (shape, name) in self._known
 
     def of(self, shape: tuple[int, ...], name: str) -> Descriptor:
         """Return the layout of that name."""

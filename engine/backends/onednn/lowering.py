@@ -8,26 +8,28 @@ layout of what they belong to.
 An operation that the library does not compute runs on numpy: over any layout that its operands share where its kind is
 declared flat (`OpKind.flat`), else on plain layouts.
 
-The layout of a weight is that of a batch of one image, so that the programs of a session, which share the state, agree
-on it whatever their batch.
+The layout of a weight is that of a batch of one image. The programs of a session share the state: one of them decides
+its layouts, and the others are lowered with these as they are given, and convert what they want otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ....layers.graph import Graph, Op, Phase, Role
+from ....layers.graph import STATE, Graph, Op, Phase, Role, Tensor
 from ....layers.merge import ADD
+from ....layers.operations import Attrs
 from ....layers.shape import CONVERT
-from ....memory.errors import ConfigError
-from .convolution import convolution_backward_data, convolution_backward_weights, convolution_forward, group_shape
+from ....memory.errors import ConfigError, PlanError
+from .convolution import convolution_forward, group_shape
+from .fast_layouts import ForwardLayouts, choose_data_gradient, choose_image_layout, choose_weight_gradient
 from .flat import is_flat, take_part
 from .handles import QUERY_DIFF_WEIGHTS, QUERY_WEIGHTS, QUERY_WORKSPACE, PrimitiveDescriptor
 from .layouts import PLAIN, Layouts
 from .normalization import normalization_forward
 from .pooling import MAX, pooling_forward
-from .recipes import computes
+from .recipes import computes, is_fast
 
 LayoutRequest = tuple[list[str], list[tuple[str, int | None]]]
 """Layouts that an operation wants of its inputs and makes of its outputs, with bytes where no layout tells them."""
@@ -36,24 +38,31 @@ LayoutRequest = tuple[list[str], list[tuple[str, int | None]]]
 class Lowering:
     """A graph while its tensors get their layouts."""
 
-    def __init__(self, graph: Graph, layouts: Layouts) -> None:
+    def __init__(self, graph: Graph, layouts: Layouts, state: Mapping[str, Tensor] | None = None) -> None:
         self._graph = graph
+        self._state = state
         self._layouts = layouts
         self._tensors = list(graph.tensors)
         self._ops: list[Op] = []
         self._forward: dict[int, int] = {}
         self._primal = _primals(graph)
+        self._attrs: dict[int, Attrs] = {}
+        self._image_layouts: dict[tuple[object, ...], str] = {}
 
     def run(self) -> Graph:
         """Give every tensor its layout and insert the conversions.
 
         Raises:
             ConfigError: the graph computes in another type than float32.
+            PlanError: the state is given in a layout that this library object has not made.
         """
         for tensor in self._graph.with_role(Role.INPUT):
             if tensor.dtype != "float32":
                 raise ConfigError("dtype", "float32 on the device 'onednn'", tensor.dtype, "Give device='reference'.")
         weights: set[int] = set()
+        if self._state is not None:
+            weights = {tensor.id for tensor in self._graph.with_role(*STATE)}
+            self._take_layouts(self._state)
         for op in self._graph.ops:
             if op.kind == "conv2d" and op.inputs[1] not in weights:
                 weights.add(op.inputs[1])
@@ -61,6 +70,15 @@ class Lowering:
         for op in self._graph.ops:
             self._lower(op)
         return replace(self._graph, tensors=tuple(self._tensors), ops=tuple(self._ops))
+
+    def _take_layouts(self, state: Mapping[str, Tensor]) -> None:
+        """Give the state the layouts that another graph has it in."""
+        for tensor in self._graph.with_role(*STATE):
+            if tensor.name in state:
+                layout = state[tensor.name].layout
+                if not self._layouts.has(tensor.shape, layout):
+                    raise PlanError(tensor.name, "a layout that a graph lowered before has", repr(layout))
+                self._set(tensor.id, layout)
 
     def _lower(self, op: Op) -> None:
         computed = self._is_computed(op)
@@ -87,7 +105,7 @@ class Lowering:
     def _is_computed(self, op: Op) -> bool:
         """Whether the library computes `op`, rather than the reference backend."""
         inputs, outputs = ([self._tensors[t].spec for t in ids] for ids in (op.inputs, op.outputs))
-        return computes(op.kind, inputs, outputs, op.attrs)
+        return computes(op.kind, inputs, outputs, op.attrs) and is_fast(self._layouts.engine, op.kind)
 
     def _serves(self, shape: tuple[int, ...], found: str, wanted: str, computed: bool) -> bool:
         """Whether a tensor in one layout can pass for one in the other: the library must be told the very layout."""
@@ -130,6 +148,13 @@ class Lowering:
             return self._convolution_data(op)
         if op.kind == "conv2d_backward_weights":
             return self._convolution_weights(op)
+        if op.phase is not Phase.BACKWARD and op.outputs:
+            x, y = (tensors[t].shape for t in (op.inputs[0], op.outputs[0]))
+            # A deep network has thousands of few kinds, and each choice asks the library several times.
+            key = (op.kind, tuple(sorted(op.attrs.items())), x, y, now[0])
+            if key not in self._image_layouts:
+                self._image_layouts[key] = choose_image_layout(self._layouts, op.kind, op.attrs, x, y, now[0])
+            now[0] = self._image_layouts[key]
         if op.kind == "max_pool":
             return now, [(self._follow_layout(op, now[0]), None), self._index(op, now[0])]
         if op.kind == "batch_norm_relu":
@@ -140,8 +165,13 @@ class Lowering:
             return [layout] * 2, [(layout, None)]
         if len(tensors[op.inputs[0]].shape) == 4:
             if op.phase is Phase.BACKWARD:
+                image = self._graph.ops[op.forward_op].inputs[0]
                 now = [
-                    self._output_layout(op) if tensors[t].role is Role.GRADIENT else tensors[t].layout
+                    self._output_layout(op)
+                    if tensors[t].role is Role.GRADIENT
+                    else self._image(op)
+                    if t == image
+                    else tensors[t].layout
                     for t in op.inputs
                 ]
             return now, [(self._follow_layout(op, now[0]), None), *made[1:]]
@@ -192,27 +222,22 @@ class Lowering:
     def _convolution_data(self, op: Op) -> LayoutRequest:
         dy, weight = (self._tensors[t] for t in op.inputs)
         dx = self._tensors[self._graph.ops[op.forward_op].inputs[0]]
-        layouts, shape = self._layouts, group_shape(weight.shape, op.attrs["groups"])
-        engine = layouts.engine
-        below, above = layouts.of(dx.shape, self._image(op)), layouts.of(dy.shape, self._output_layout(op))
-        found = convolution_backward_data(engine, below, engine.describe_undecided(shape), above, op.attrs)
-        return [self._output_layout(op), self._weight(found, QUERY_WEIGHTS, weight.shape)], [(self._image(op), None)]
+        shape = group_shape(weight.shape, op.attrs["groups"])
+        way = choose_data_gradient(self._layouts, dx.shape, shape, dy.shape, self._read_forward(op))
+        return [way.output, self._weight(way.found, QUERY_WEIGHTS, weight.shape)], [(way.image, None)]
 
     def _convolution_weights(self, op: Op) -> LayoutRequest:
         x, dy = (self._tensors[t] for t in op.inputs)
-        weight, *bias = (self._tensors[t] for t in self._graph.ops[op.forward_op].inputs[1:])
-        layouts, shape = self._layouts, group_shape(weight.shape, op.attrs["groups"])
-        engine, image = layouts.engine, self._image(op)
-        found = convolution_backward_weights(
-            engine,
-            layouts.of(x.shape, image),
-            engine.describe_undecided(shape),
-            layouts.of(bias[0].shape, PLAIN) if bias else None,
-            layouts.of(dy.shape, self._output_layout(op)),
-            op.attrs,
-        )
-        gradient = self._weight(found, QUERY_DIFF_WEIGHTS, weight.shape)
-        return [image, self._output_layout(op)], [(gradient, None), *[(PLAIN, None)] * len(bias)]
+        weight, *biases = (self._tensors[t] for t in self._graph.ops[op.forward_op].inputs[1:])
+        shape, bias = group_shape(weight.shape, op.attrs["groups"]), biases[0].shape if biases else None
+        way = choose_weight_gradient(self._layouts, x.shape, shape, bias, dy.shape, self._read_forward(op))
+        self._attrs[op.id] = way.attrs
+        gradient = self._weight(way.found, QUERY_DIFF_WEIGHTS, weight.shape)
+        return [way.image, way.output], [(gradient, None), *[(PLAIN, None)] * len(biases)]
+
+    def _read_forward(self, op: Op) -> ForwardLayouts:
+        """Return what the forward convolution has of which `op` is a gradient."""
+        return ForwardLayouts(self._image(op), self._output_layout(op), op.attrs)
 
     def _image(self, op: Op) -> str:
         """Return the layout in which the forward convolution of `op` read its image."""
@@ -291,7 +316,10 @@ class Lowering:
         own = op.forward_op == op.id
         self._forward[op.id] = number
         forward_op = number if own else self._forward[op.forward_op]
-        self._ops.append(replace(op, id=number, inputs=tuple(inputs), outputs=tuple(outputs), forward_op=forward_op))
+        attrs = self._attrs.get(op.id, op.attrs)
+        self._ops.append(
+            replace(op, id=number, inputs=tuple(inputs), outputs=tuple(outputs), attrs=attrs, forward_op=forward_op)
+        )
 
 
 def _primals(graph: Graph) -> dict[int, int]:

@@ -1,7 +1,8 @@
 """Recipes of batch normalization, alone or with the ReLU that follows it.
 
 With the ReLU the library keeps a mask, its workspace, of what was positive: one bit per element in blocked layouts,
-one byte in others. The backward pass reads it in place of the ReLU's output. A run with given statistics makes it too.
+one byte in others. The backward pass reads it in place of the ReLU's output. With the running statistics the ReLU stays
+apart, as the library's own would make a 0 of a NaN, and no batch statistics would tell.
 """
 
 from __future__ import annotations
@@ -54,27 +55,25 @@ def batch_norm_relu(r: PrimitiveRequest) -> Recipe:
     return Recipe(_training(r, WITH_RELU), arguments)
 
 
-def _inference(r: PrimitiveRequest, flags: int) -> Recipe:
-    made = normalization_forward(r.engine, r.inputs[0].layout, r.attrs, INFERENCE, GLOBAL_STATISTICS | flags)
+def batch_norm_inference(r: PrimitiveRequest) -> Recipe:
+    """Make the recipe with the running statistics."""
+    made = normalization_forward(r.engine, r.inputs[0].layout, r.attrs, INFERENCE, GLOBAL_STATISTICS)
     return Recipe(made, {SOURCE: 0, SCALE: 1, SHIFT: 2, MEAN: 3, VARIANCE: 4, TARGET: 5})
 
 
-def batch_norm_inference(r: PrimitiveRequest) -> Recipe:
-    """Make the recipe with the running statistics."""
-    return _inference(r, 0)
-
-
-def batch_norm_relu_inference(r: PrimitiveRequest) -> Recipe:
-    """Make the recipe with the running statistics and a ReLU, which keeps no mask."""
-    return _inference(r, WITH_RELU)
+def normalization_gradient(
+    engine: Engine, x: Descriptor, dy: Descriptor, dx: Descriptor, attrs: Attrs, flags: int
+) -> PrimitiveDescriptor:
+    """Describe the gradient of a batch norm."""
+    hint = normalization_forward(engine, x, attrs, TRAINING, flags)
+    return engine.describe(
+        "batch_normalization_backward", BACKWARD, dx, dy, x, attrs["eps"], AFFINE | flags, hint, engine.attributes
+    )
 
 
 def _gradient(r: PrimitiveRequest, flags: int) -> PrimitiveDescriptor:
     x, dy, dx = r.inputs[0].layout, r.inputs[1].layout, r.outputs[0].layout
-    hint = normalization_forward(r.engine, x, r.attrs, TRAINING, flags)
-    return r.engine.describe(
-        "batch_normalization_backward", BACKWARD, dx, dy, x, r.attrs["eps"], AFFINE | flags, hint, r.engine.attributes
-    )
+    return normalization_gradient(r.engine, x, dy, dx, r.attrs, flags)
 
 
 def batch_norm_backward(r: PrimitiveRequest) -> Recipe:

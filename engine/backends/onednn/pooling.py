@@ -22,14 +22,14 @@ MAX, AVERAGE_PADDED, AVERAGE = 511, 767, 1023
 
 
 def pooling_forward(
-    engine: Engine, x: Descriptor, y: Descriptor, attrs: Attrs, algorithm: int
+    engine: Engine, x: Descriptor, y: Descriptor, attrs: Attrs, algorithm: int, propagation: int = TRAINING
 ) -> tuple[PrimitiveDescriptor, tuple[object, ...]]:
     """Describe the forward pooling; return the geometry too, which the backward pooling shares."""
     kernel = attrs.get("kernel", x.shape[2:])
     stride, padding = attrs.get("stride", kernel), attrs.get("padding", (0, 0))
     after = [overhang(x.shape[2 + a], y.shape[2 + a], kernel[a], stride[a], padding[a]) for a in (0, 1)]
     geometry = tuple(dimensions(v) for v in (stride, kernel, (0, 0), padding, after))
-    return engine.describe("pooling_forward", TRAINING, algorithm, x, y, *geometry, engine.attributes), geometry
+    return engine.describe("pooling_forward", propagation, algorithm, x, y, *geometry, engine.attributes), geometry
 
 
 def counts_alike(image: tuple[int, ...], output: tuple[int, ...], attrs: Attrs) -> bool:

@@ -5,7 +5,7 @@ A recipe names the library's arguments by the position of the operand among inpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ....layers.graph import TensorSpec
@@ -14,6 +14,9 @@ from .handles import Descriptor, Engine, PrimitiveDescriptor
 
 TRAINING, INFERENCE, BACKWARD = 64, 96, 128
 """Kinds of propagation, by the library's numbers."""
+
+Around = Callable[[Callable[[], None], Sequence[int]], None]
+"""Calls what runs a primitive, and looks at the operands, whose machine addresses it gets, before it or after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,12 @@ class Recipe:
     Attributes:
         descriptor: of the first implementation; others follow from it.
         arguments: number of the library's argument → position among the operands.
+        make_around: makes what is done beside running the primitive; None where that is nothing.
     """
 
     descriptor: PrimitiveDescriptor
     arguments: Mapping[int, int]
+    make_around: Callable[[PrimitiveRequest], Around] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from ....layers.operations import Attrs, Specs
 from .convolution import conv2d, conv2d_backward_data, conv2d_backward_weights
 from .handles import (
+    ADDITION,
     BIAS,
     DIFF_BIAS,
     DIFF_SOURCE,
     DIFF_TARGET,
     DIFF_WEIGHTS,
+    MAXIMUM,
     RELU,
     SOURCE,
     SOURCE_1,
@@ -27,13 +30,11 @@ from .normalization import (
     batch_norm_inference,
     batch_norm_relu,
     batch_norm_relu_backward,
-    batch_norm_relu_inference,
     batch_norm_training,
 )
+from .not_a_number import hand_on_normalized, hand_on_pooled
 from .pooling import average_pool, average_pool_backward, counts_alike, max_pool, max_pool_backward
 from .recipe import TRAINING, MakeRecipe, PrimitiveRequest, Recipe
-
-ADDITION = 131056
 
 
 def _linear_forward(
@@ -64,9 +65,10 @@ def _linear_weights(r: PrimitiveRequest) -> Recipe:
 
 
 def _relu(r: PrimitiveRequest) -> Recipe:
+    """The larger of x and x, and then what hands a NaN on: an element-wise primitive would take no post-operations."""
     x, y = r.inputs[0].layout, r.outputs[0].layout
-    made = r.engine.describe("eltwise_forward", TRAINING, RELU, x, y, 0.0, 0.0, r.engine.attributes)
-    return Recipe(made, {SOURCE: 0, TARGET: 1})
+    made = r.engine.describe("binary", MAXIMUM, x, x, y, r.engine.rectifying)
+    return Recipe(made, {SOURCE: 0, SOURCE_1: 0, TARGET: 1})
 
 
 def _relu_backward(r: PrimitiveRequest) -> Recipe:
@@ -90,6 +92,14 @@ def _add_relu(r: PrimitiveRequest) -> Recipe:
     return _sum(r, r.engine.rectifying)
 
 
+def _batch_norm_relu(r: PrimitiveRequest) -> Recipe:
+    return replace(batch_norm_relu(r), make_around=hand_on_normalized)
+
+
+def _max_pool(r: PrimitiveRequest) -> Recipe:
+    return replace(max_pool(r), make_around=hand_on_pooled)
+
+
 def _convert(r: PrimitiveRequest) -> Recipe:
     return Recipe(r.engine.reorder(r.inputs[0].layout, r.outputs[0].layout), {SOURCE: 0, TARGET: 1})
 
@@ -105,12 +115,11 @@ RECIPES: Mapping[str, MakeRecipe] = MappingProxyType(
         "batch_norm_training": batch_norm_training,
         "batch_norm_inference": batch_norm_inference,
         "batch_norm_backward": batch_norm_backward,
-        "batch_norm_relu": batch_norm_relu,
-        "batch_norm_relu_inference": batch_norm_relu_inference,
+        "batch_norm_relu": _batch_norm_relu,
         "batch_norm_relu_backward": batch_norm_relu_backward,
         "relu": _relu,
         "relu_backward": _relu_backward,
-        "max_pool": max_pool,
+        "max_pool": _max_pool,
         "max_pool_backward": max_pool_backward,
         "avg_pool": average_pool,
         "avg_pool_backward": average_pool_backward,
@@ -121,6 +130,14 @@ RECIPES: Mapping[str, MakeRecipe] = MappingProxyType(
         "convert": _convert,
     }
 )
+
+
+def is_fast(engine: Engine, kind: str) -> bool:
+    """Whether the library computes a kind no slower than numpy: before AVX2 it has reference code alone for two images.
+
+    A ReLU that hands a NaN on is made of that of two, see `_relu`.
+    """
+    return kind not in ("add", "relu") or engine.adds
 
 
 def computes(kind: str, inputs: Specs, outputs: Specs, attrs: Attrs) -> bool:

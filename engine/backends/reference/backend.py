@@ -7,6 +7,7 @@ here; the graph and the loader of the data have done so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -43,7 +44,7 @@ class ReferenceBackend:
         """Whether there are numpy kernels for operations of a kind."""
         return kind in IMPLEMENTATIONS
 
-    def lower(self, graph: Graph) -> Graph:
+    def lower(self, graph: Graph, state: Mapping[str, Tensor] | None = None) -> Graph:
         """Return the graph as it is: all layouts are plain."""
         return graph
 
@@ -99,6 +100,10 @@ class ReferenceBackend:
         values: Array = np.empty(tensor.shape, tensor.dtype)
         values.reshape(-1).view(np.uint8)[:] = content
         return values
+
+    def forget(self) -> None:
+        """Let go the kernels of all operations; launches hold their own."""
+        self._kernels.clear()
 
     def close(self) -> None:
         """Do nothing, as nothing is held."""

@@ -280,7 +280,10 @@ def test_fused_operations_give_the_results_of_those_apart(channels, blocked, ima
     forward = forward_graph(everything(channels, blocked), (3, channels, *image))
     made = check_same_results(training_graph(forward, SGD(0.05, momentum=0.9)), repeat)
     assert {"batch_norm_relu", "batch_norm_relu_backward", "add_relu"} <= made
-    assert {"batch_norm_relu_inference", "add_relu"} <= check_same_results(evaluation_graph(forward), repeat)
+    made = check_same_results(evaluation_graph(forward), repeat)
+    assert "add_relu" in made
+    # Of a fused one's NaN neither the output nor a statistic would tell.
+    assert "batch_norm_relu_inference" not in made
 
 
 @pytest.mark.parametrize("shape", [(3, 10), (2, 3, 5), (2, 3, 4, 2, 2), (2, 1, 3, 1, 2, 3)], ids=str)
@@ -345,7 +348,7 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-40, -1e-40, 1.0, -1.0
 
 @pytest.mark.parametrize("blocked", [True, False])
 def test_sums_of_numbers_that_are_none(blocked):
-    """A ReLU makes 0 of NaN, of its own or fused."""
+    """A ReLU hands NaN on, of its own or fused, makes NaN of −∞, and no zero of the other sign."""
     layers = (*([Conv2d(9, 1)] if blocked else []), Branches(Identity(), Tanh(), merge=Add()), ReLU(), Tanh())
     plain = prediction_graph(forward_graph(Sequential(*layers), (2, 9, 9, 1)))
     found = []
@@ -357,31 +360,14 @@ def test_sums_of_numbers_that_are_none(blocked):
         memory.write(b, np.broadcast_to(SPECIAL[:, None], (2, 9, 9, 1)))
         for op in graph.ops[place : place + (1 if graph.ops[place].kind == "add_relu" else 2)]:
             memory.run(op)
-        found.append(memory.content(op.outputs[0]).copy())
-    assert (found[0] == found[1]).all()
-    assert not np.isnan(found[0].view(np.float32)).any()
-
-
-@pytest.mark.parametrize("blocked", [True, False])
-def test_batch_norms_of_numbers_that_are_none(blocked):
-    """A ReLU of its own makes 0 of NaN; fused, some implementations hand it on."""
-    layers = (*([Conv2d(9, 1)] if blocked else []), BatchNorm2d(), ReLU())
-    plain = prediction_graph(forward_graph(Sequential(*layers), (2, 9, 9, 1)))
-    found = []
-    for graph in (lower(plain, BACKEND), unfused(plain)):
-        memory = Memory(graph, BACKEND)
-        place = next(i for i, op in enumerate(graph.ops) if op.kind.startswith("batch_norm"))
-        for t, values in zip(graph.ops[place].inputs[1:], (1.0, 0.0, 0.0, 1.0), strict=True):
-            memory.write(t, np.full(9, values, np.float32))
-        memory.write(graph.ops[place].inputs[0], np.broadcast_to(SPECIAL[:, None], (2, 9, 9, 1)))
-        for op in graph.ops[place : place + (1 if graph.ops[place].kind.endswith("relu_inference") else 2)]:
-            memory.run(op)
         found.append(memory.read(op.outputs[0]))
+    with np.errstate(invalid="ignore"):
+        sums = (SPECIAL[:, None] + SPECIAL)[:, :, None]
+    expected = np.where(np.isneginf(sums), np.nan, np.maximum(sums, 0))
     ours, apart = found
-    assert not np.isnan(apart).any()
-    nothing = ours[:, :, 0]
-    assert np.isnan(nothing).all() or (nothing == 0).all()
-    np.testing.assert_array_equal(ours[:, :, 1:], apart[:, :, 1:])
+    np.testing.assert_array_equal(ours, apart)
+    np.testing.assert_allclose(ours[0], expected, atol=1e-38)
+    assert not np.signbit(ours[~np.isnan(ours)]).any()
 
 
 # Plans

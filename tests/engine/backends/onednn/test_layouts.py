@@ -42,6 +42,7 @@ LAYOUTS = [
     (Conv2d(24, 3, groups=24), (2, 24, 8, 8)),
     (Conv2d(64, 7, stride=2, padding=3), (1, 3, 20, 20)),
     (Conv2d(33, (1, 5), groups=11), (2, 22, 8, 8)),
+    (Conv2d(24, 5, padding=2), (2, 16, 3, 3)),
 ]
 
 
