@@ -13,7 +13,7 @@ from ..memory.arguments import LARGEST_WHOLE, Argument, Text, is_whole, read_fie
 from ..memory.errors import GraphError, ShapeError
 from .assembly import NO_ATTRS, Assembly
 from .graph import Graph, Role, TensorSpec
-from .initializers import Initializer
+from .initializers import AN_INITIALIZER, Initializer
 from .operations import OpKind, ShapeRule
 from .pytorch_spelling import refuse_pytorch_spelling
 from .rules import read_attrs, read_specs, require_bytes
@@ -151,9 +151,11 @@ class GraphBuilder:
         return self._state(name, shape, initializer, Role.BUFFER)
 
     def _state(self, name: str, shape: Sequence[int], initializer: Initializer, role: Role) -> int:
-        spec = TensorSpec(tuple(shape), self.dtype)
-        require_bytes(f"{self.where}.{name}", spec, LARGEST_STATE_BYTES, "Give the layer fewer channels or features.")
-        return self.assembly.tensor(f"{self.where}.{name}", spec, role, initializer)
+        full = f"{self.where}.{name}"
+        (spec,) = read_specs(full, (TensorSpec(tuple(shape), self.dtype),))
+        require_bytes(full, spec, LARGEST_STATE_BYTES, "Give the layer fewer channels or features.")
+        AN_INITIALIZER.read(full, "initializer", initializer)
+        return self.assembly.tensor(full, spec, role, initializer)
 
     def stream(self) -> int:
         """Return a number that no other layer gets, for a layer that draws random numbers."""
