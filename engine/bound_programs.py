@@ -51,7 +51,8 @@ class BoundPrograms:
             self._kernels[name_program(mode, batch)] = planned.kernel_names
         if len(self._programs) <= MOST_PROGRAMS:
             return False
-        del self._programs[next(known for known in self._programs if known != self._staying)]
+        leaving = next(known for known in self._programs if known != self._staying)
+        self._programs.pop(leaving)[1].release()
         return True
 
     def list_kernels(self) -> Mapping[str, tuple[str, ...]]:
@@ -60,5 +61,7 @@ class BoundPrograms:
 
     def clear(self) -> None:
         """Let all programs go, and forget what they were."""
+        for _, executor in self._programs.values():
+            executor.release()
         self._programs.clear()
         self._kernels.clear()

@@ -178,6 +178,12 @@ class Executor:
         i = self.plan.instances[instance]
         return i.address, i.address + i.nbytes
 
+    def release(self) -> None:
+        """Let go of the work of all steps and the buffers of the outputs; nothing can be run any more."""
+        self._launches.clear()
+        self._outputs.clear()
+        self._replay = None
+
     def run(self, feeds: Mapping[str, Array], watch: Watch | None = None) -> dict[str, Array]:
         """Run one step and return the graph's outputs by name; subnormal numbers count as zero meanwhile.
 

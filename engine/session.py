@@ -47,6 +47,9 @@ from .settings import Settings
 
 logger = logging.getLogger(__name__)
 
+NEAR = 1.05
+"""A plan with at most so many times the seconds of the lower bound is taken without a search for a faster one."""
+
 
 def open_session(
     network: Layer,
@@ -271,12 +274,14 @@ class Session:
         return Planned(problem.graph, problem.costs, plan, time.perf_counter() - begin, here)
 
     def _plan_within_budget(self, problem: Problem, strategy: StrategyName) -> Plan:
-        """Plan; a training step that finds no room does what the one of a full batch does, which had it."""
+        """Plan; a short batch does what the full one does where that is near the optimum or nothing else has room."""
+        whole = self._programs.find((Mode.TRAINING, self.settings.input_shape[0]))
+        followed = follow_plan(problem, whole[0].plan, whole[0].graph) if whole else None
+        if followed and followed.predicted_seconds <= NEAR * followed.lower_bound_seconds:
+            return followed
         try:
             return make_plan(problem, strategy, self.device.arena.nbytes)
         except BudgetError:
-            whole = self._programs.find((Mode.TRAINING, self.settings.input_shape[0]))
-            followed = whole and follow_plan(problem, whole[0].plan, whole[0].graph)
             if not followed:
                 raise
             return followed
