@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from . import __version__
 from .commands import compare, curve, depth, info, plan, resnet2500, train
 from .memory.errors import BathyalError
 
@@ -59,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="bathyal", description="Train networks deeper than the memory: give a network and a number of bytes."
     )
+    top.add_argument("-V", "--version", action="version", version=f"bathyal {__version__}")
     top.add_argument("-v", "--verbose", action="store_true", help=VERBOSE)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

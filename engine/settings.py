@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-import numpy as np
-
 from ..layers.builder import DTYPES
 from ..layers.kinds import KINDS
 from ..layers.losses.cross_entropy import CrossEntropy
 from ..layers.losses.loss import Loss, require_loss
 from ..layers.optimizers.optimizer import Optimizer, require_optimizer
 from ..layers.optimizers.sgd import SGD
+from ..memory.arguments import LARGEST_WHOLE, Switch, is_whole, show
 from ..memory.errors import ConfigError, ShapeError, one_of
 from ..memory.process.cores import count_default_threads, count_usable_cores
 from ..memory.sizes import parse_size
@@ -143,7 +142,7 @@ class Settings:
             "spill_dir": None if self.spill_dir is None else _parse_folder("spill_dir", self.spill_dir),
             "spill_size": None if self.spill_size is None else parse_size(self.spill_size, "spill_size"),
             "math": _parse_math(self.math, self.device),
-            "cuda_graphs": _parse_switch("cuda_graphs", self.cuda_graphs),
+            "cuda_graphs": Switch().read("cuda_graphs", "", self.cuda_graphs),
         }
         for name, value in read.items():
             object.__setattr__(self, name, value)
@@ -201,9 +200,8 @@ def parse_shape(value: object) -> tuple[int, ...]:
             hold.
     """
     sizes = tuple(value) if isinstance(value, Iterable) else ()
-    whole = all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1 for n in sizes)
-    if not whole or len(sizes) < 2:
-        raise ShapeError("input_shape", "positive whole numbers (N, C, H, W) or (N, F)", repr(value))
+    if not all(is_whole(n, 1, LARGEST_WHOLE) for n in sizes) or len(sizes) < 2:
+        raise ShapeError("input_shape", "positive whole numbers (N, C, H, W) or (N, F)", show(value))
     shape = tuple(int(n) for n in sizes)
     if math.prod(shape) > LARGEST_BATCH:
         raise ShapeError(
@@ -258,12 +256,6 @@ def _parse_math(value: str, device: str) -> str:
     if value not in entry.math:
         allowed = " or ".join(map(repr, entry.math))
         raise ConfigError("math", f"{allowed} on the device {device!r}", repr(value))
-    return value
-
-
-def _parse_switch(where: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(where, "True or False", repr(value))
     return value
 
 

@@ -19,14 +19,16 @@ from ..layers.builder import Layer, require_layer
 from ..layers.losses.loss import Target
 from ..layers.modes import CORRECT, LOSS
 from ..layers.step_scalars import compute_scalars
-from ..memory.errors import DataError
+from ..memory.arguments import Switch
+from ..memory.errors import ConfigError, DataError
 from ..memory.tiers.tier import Tier
 from ..scheduler.plan.steps import Plan
 from .checkpoints.run import Progress, find_run, read_kernels, read_progress, read_state, save_run
 from .data.checks import as_batch
-from .data.sources import FromIterable, Source, require_count
+from .data.sources import FromIterable, Source
 from .evaluation import evaluate_batches, predict_outputs
 from .finite import run_step
+from .fitting import start_fitting
 from .interrupts import hold_back_interrupts
 from .learned_state import LearnedState
 from .learning_rate import LearningRate, find_rate, require_learning_rate
@@ -92,6 +94,8 @@ class Trainer:
         require_known("Trainer", choices)
         if backend is not None:
             choices["device"] = take_earlier_name(backend, choices.get("device"))
+        if make_tier is not None and not callable(make_tier):
+            raise ConfigError("make_tier", "a function from a number of bytes to a Tier", repr(make_tier))
         self.settings = Settings(input_shape=input_shape, **choices)
         self.network = require_layer("Trainer", network)
         self._targets = Targets(network, self.settings)
@@ -102,7 +106,7 @@ class Trainer:
             network,
             self.settings,
             cache=None if cache is None else parse_path("cache", cache, "the name of a folder"),
-            progress=progress,
+            progress=Switch().read("progress", "", progress),
             plan_file=None if plan is None else parse_path("plan", plan, "the name of a file"),
             make_tier=make_tier,
         )
@@ -223,6 +227,16 @@ class Trainer:
         """Say which data are coming, before `plan`, so that room is left; raises BudgetError where it is too late."""
         self._session.budgets.expect(source)
 
+    def prepare(self, images: int) -> None:
+        """Plan the training step for a batch of so many images, which is done otherwise when the first one comes.
+
+        Raises:
+            BudgetError: no plan fits.
+            ShapeError: a layer takes no batch of that size.
+        """
+        if images <= self.settings.input_shape[0]:
+            self._session.program(Mode.TRAINING, images)
+
     def fit(
         self,
         batches: Source | Iterable[tuple[Array, Array]],
@@ -232,6 +246,9 @@ class Trainer:
         watch: Watch | None = None,
     ) -> Iterator[StepResult]:
         """Train batch by batch, going on from where this trainer stands; one result per step.
+
+        Each step is taken when its result is asked for: `for result in trainer.fit(...)`. Where nothing is left to
+        train, or the results are never asked for, a warning says so.
 
         Args:
             batches: a source, or any iterable of (images, labels).
@@ -243,26 +260,7 @@ class Trainer:
             ConfigError: not whole numbers.
             DataError: there is no batch, or one does not fit; the steps before it are done and whole.
         """
-        require_count("epochs", epochs, 0)
-        if steps is not None:
-            require_count("steps", steps, 0)
-        return self._run_steps(batches, epochs, steps, watch)
-
-    def _run_steps(
-        self, batches: Source | Iterable[tuple[Array, Array]], epochs: int, steps: int | None, watch: Watch | None
-    ) -> Iterator[StepResult]:
-        source = batches if isinstance(batches, Source) else FromIterable(batches)
-        self.expect(batches)
-        while self.epoch < epochs and (steps is None or self.step < steps):
-            for images, labels in source.epoch(self.epoch, self.batch):
-                result = self.train_step(images, labels, watch=watch)
-                del images, labels  # else they stay in memory while the next batch is made
-                yield result
-                if steps is not None and self.step >= steps:
-                    return
-            if self.batch == 0:
-                raise DataError(f"epoch {self.epoch}", "at least one batch", "none")
-            self.epoch, self.batch = self.epoch + 1, 0
+        return start_fitting(self, batches, epochs, steps, watch)
 
     def evaluate(self, batches: Source | Iterable[tuple[Array, Array]]) -> Evaluation:
         """Loss and metrics over all batches, with running statistics and without dropout.

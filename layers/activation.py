@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .builder import GraphBuilder, Layer
 from .graph import Op
@@ -32,6 +33,8 @@ KINDS = (
 @dataclass(frozen=True)
 class ReLU(Layer):
     """y = max(x, 0), of any shape."""
+
+    pytorch: ClassVar[tuple[str, ...]] = ("inplace",)
 
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add the activation."""

@@ -6,16 +6,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
+from ..memory.arguments import LARGEST_WHOLE, Argument, Text, is_whole, read_fields
 from ..memory.errors import GraphError, ShapeError
 from .assembly import NO_ATTRS, Assembly
 from .graph import Graph, Role, TensorSpec
-from .initializers import Initializer
+from .initializers import AN_INITIALIZER, Initializer
 from .operations import OpKind, ShapeRule
-from .rules import read_attrs, read_specs
+from .pytorch_spelling import refuse_pytorch_spelling
+from .rules import read_attrs, read_specs, require_bytes
 
 DTYPES = ("float32", "float64")
+NAME: Mapping[str, Argument] = MappingProxyType({"name": Text()})
+
+
+LARGEST_TENSOR_BYTES = 2**44
+LARGEST_STATE_BYTES = 2**35
+"""Bytes of one tensor and of one parameter that no machine is expected to hold; planning takes time by the byte."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +32,42 @@ class Layer(ABC):
     """One part of a network: a frozen declaration that adds its operations to a graph.
 
     Attributes:
+        arguments: of a class of layers, what each of its arguments may be; they are read when a layer is made.
+        pytorch: of a class of layers, the names of PyTorch's arguments in PyTorch's order, for errors about calls that
+            would mean something else here; empty where PyTorch has no such layer.
         name: its part of the names of its tensors; where it is empty, the layer around it chooses one.
+
+    Raises:
+        ConfigError: an argument is not what `arguments` says, or the call is written in PyTorch's order.
     """
 
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType({})
+    pytorch: ClassVar[tuple[str, ...]] = ()
     name: str = ""
+
+    def __new__(cls, *given: object, **named: object) -> Layer:
+        """Refuse a call in PyTorch's order, before Python reads its arguments in the order of this package."""
+        if cls.pytorch:
+            refuse_pytorch_spelling(cls, cls.pytorch, given, named)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Read the arguments as their kinds say."""
+        read_fields(self, NAME, type(self).__name__)
+        read_fields(self, self.arguments, type(self).__name__ + (f" {self.name!r}" if self.name else ""))
 
     @abstractmethod
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add this layer's operations for the input tensor `x` and return its output tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ALayer:
+    """What the arguments of layers that are made of layers may be."""
+
+    def read(self, where: str, name: str, value: object) -> Layer:
+        """Return the layer; raises GraphError for anything else."""
+        return require_layer(f"{where}.{name}", value)
 
 
 def require_layer(where: str, layer: object) -> Layer:
@@ -41,6 +78,7 @@ def require_layer(where: str, layer: object) -> Layer:
     """
     if not isinstance(layer, Layer):
         hint = f"Call the class: {layer.__name__}() instead of {layer.__name__}." if isinstance(layer, type) else ""
+        hint = "Give the layers themselves: Sequential(*layers)." if isinstance(layer, (list, tuple)) else hint
         raise GraphError(where, "a layer", repr(layer), hint)
     return layer
 
@@ -113,7 +151,11 @@ class GraphBuilder:
         return self._state(name, shape, initializer, Role.BUFFER)
 
     def _state(self, name: str, shape: Sequence[int], initializer: Initializer, role: Role) -> int:
-        return self.assembly.tensor(f"{self.where}.{name}", TensorSpec(tuple(shape), self.dtype), role, initializer)
+        full = f"{self.where}.{name}"
+        (spec,) = read_specs(full, (TensorSpec(tuple(shape), self.dtype),))
+        require_bytes(full, spec, LARGEST_STATE_BYTES, "Give the layer fewer channels or features.")
+        AN_INITIALIZER.read(full, "initializer", initializer)
+        return self.assembly.tensor(full, spec, role, initializer)
 
     def stream(self) -> int:
         """Return a number that no other layer gets, for a layer that draws random numbers."""
@@ -139,6 +181,7 @@ class GraphBuilder:
             raise ShapeError(f"{self.where} ({kind.name})", rule.expected, rule.actual, rule.hint) from None
         outputs = []
         for index, spec in enumerate(made):
+            require_bytes(where, spec, LARGEST_TENSOR_BYTES, "Give a smaller batch, or the layer fewer outputs.")
             name = f"{self.where}.{kind.name}" + (f".{index}" if index else "")
             outputs.append(self.assembly.tensor(name, spec, Role.ACTIVATION))
         self.assembly.op(kind.name, self.where, inputs, outputs, attrs)
@@ -159,10 +202,10 @@ def forward_graph(network: Layer, input_shape: Sequence[int], dtype: str = "floa
         GraphError: a name is given twice, or the network is no layer or has no operation.
     """
     require_layer("network", network)
-    shape = tuple(input_shape)
+    shape = tuple(int(n) if is_whole(n, 1, LARGEST_WHOLE) else n for n in input_shape)
     if dtype not in DTYPES:
         raise GraphError("dtype", " or ".join(DTYPES), repr(dtype))
-    if len(shape) < 2 or not all(isinstance(n, int) and n > 0 for n in shape):
+    if len(shape) < 2 or not all(is_whole(n, 1, LARGEST_WHOLE) for n in shape):
         raise ShapeError("input_shape", "positive whole numbers (N, C, H, W) or (N, F)", repr(input_shape))
     builder = GraphBuilder(network.name or type(network).__name__.lower(), dtype)
     x = builder.assembly.tensor("images", TensorSpec(shape, dtype), Role.INPUT)

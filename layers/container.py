@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
+from ..memory.arguments import Argument, Maybe
 from ..memory.errors import GraphError
-from .builder import GraphBuilder, Layer, require_layer
+from .builder import ALayer, GraphBuilder, Layer, require_layer
 from .merge import ADD, Concat, Merge
 
 
@@ -23,6 +27,7 @@ class Sequential(Layer):
             require_layer(f"Sequential[{position}]", layer)
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "name", name)
+        self.__post_init__()
 
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add all layers in order."""
@@ -39,6 +44,9 @@ class Residual(Layer):
     Source: He et al., 2015.
     """
 
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType(
+        {"body": ALayer(), "shortcut": Maybe(ALayer()), "activation": Maybe(ALayer())}
+    )
     body: Layer
     shortcut: Layer | None = None
     activation: Layer | None = None
@@ -66,6 +74,7 @@ class Branches(Layer):
         object.__setattr__(self, "branches", branches)
         object.__setattr__(self, "merge", Concat() if merge is None else merge)
         object.__setattr__(self, "name", name)
+        self.__post_init__()
 
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add all branches and the merge; raises ShapeError when their outputs do not fit."""

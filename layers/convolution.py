@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
+from ..memory.arguments import LARGEST_SIZE, Argument, Pair, Switch, Whole
 from ..memory.errors import ConfigError
 from .builder import GraphBuilder, Layer
 from .graph import TensorSpec
-from .initializers import Constant, He, Initializer
+from .initializers import AN_INITIALIZER, Constant, He, Initializer
 from .operations import Attrs, OpKind, ShapeRule, Specs, append_weighted_gradients
 
-Pair = int | tuple[int, int]
+Sizes = int | tuple[int, int]
+"""A number for both axes, or (height, width)."""
+NO_SAME = "Write the number: padding=kernel_size // 2 keeps the size at stride 1 where the kernel is odd."
 
 
-def pair(where: str, name: str, value: Pair, least: int) -> tuple[int, int]:
-    """`value` as (height, width).
-
-    Raises:
-        ConfigError: not one or two whole numbers of at least `least`.
-    """
-    both = (value, value) if isinstance(value, int) else value
-    if (
-        not isinstance(both, tuple)
-        or len(both) != 2
-        or not all(isinstance(n, int) and not isinstance(n, bool) and n >= least for n in both)
-    ):
-        raise ConfigError(where, f"{name} as one or two whole numbers of at least {least}", repr(value))
-    return both
+def pair(sizes: Sizes) -> tuple[int, int]:
+    """Return sizes that have been read as (height, width)."""
+    return (sizes, sizes) if isinstance(sizes, int) else sizes
 
 
 def window_outputs(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
@@ -93,35 +88,50 @@ class Conv2d(Layer):
         initializer: of the weight; the bias starts at 0.
     """
 
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType(
+        {
+            "out_channels": Whole(1, LARGEST_SIZE),
+            "kernel_size": Pair(),
+            "stride": Pair(),
+            "padding": Pair(0, NO_SAME),
+            "dilation": Pair(),
+            "groups": Whole(1, LARGEST_SIZE),
+            "bias": Switch(),
+            "initializer": AN_INITIALIZER,
+        }
+    )
+    pytorch: ClassVar[tuple[str, ...]] = (
+        *("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias"),
+        *("padding_mode", "device", "dtype"),
+    )
     out_channels: int
-    kernel_size: Pair
-    stride: Pair = 1
-    padding: Pair = 0
-    dilation: Pair = 1
+    kernel_size: Sizes
+    _: KW_ONLY
+    stride: Sizes = 1
+    padding: Sizes = 0
+    dilation: Sizes = 1
     groups: int = 1
     bias: bool = True
-    _: KW_ONLY
     initializer: Initializer = He()
 
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add the convolution.
 
         Raises:
-            ConfigError: an argument makes no sense, or channels do not divide into `groups`.
+            ConfigError: channels do not divide into `groups`.
             ShapeError: the input is not (N, C, H, W) or too small.
         """
-        where = builder.where
-        kernel = pair(where, "kernel_size", self.kernel_size, 1)
         channels = builder.spec(builder.require_images(x)).shape[1]
         for name, count in (("input channels", channels), ("out_channels", self.out_channels)):
-            if not isinstance(count, int) or self.groups < 1 or count < 1 or count % self.groups:
-                raise ConfigError(where, f"{name} that divide into groups={self.groups}", repr(count))
-        weight = builder.parameter("weight", (self.out_channels, channels // self.groups, *kernel), self.initializer)
+            if count % self.groups:
+                raise ConfigError(builder.where, f"{name} that divide into groups={self.groups}", repr(count))
+        shape = (self.out_channels, channels // self.groups, *pair(self.kernel_size))
+        weight = builder.parameter("weight", shape, self.initializer)
         bias = (builder.parameter("bias", (self.out_channels,), Constant(0.0)),) if self.bias else ()
         attrs = {
-            "stride": pair(where, "stride", self.stride, 1),
-            "padding": pair(where, "padding", self.padding, 0),
-            "dilation": pair(where, "dilation", self.dilation, 1),
+            "stride": pair(self.stride),
+            "padding": pair(self.padding),
+            "dilation": pair(self.dilation),
             "groups": self.groups,
         }
         return builder.apply(CONV2D, (x, weight, *bias), attrs)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
-from ..memory.errors import ConfigError
+from ..memory.arguments import Argument, Number
 from .builder import GraphBuilder, Layer
 from .graph import Op
 from .operations import BackwardBuilder, ModeBuilder, OpKind, same_as_first
@@ -33,18 +35,25 @@ KINDS = (
 )
 
 
+def scale_of_kept(p: float) -> float:
+    """Return the factor 1 / (1 − p) of the elements that are kept with a probability of 1 − p; 0 where none is."""
+    return 1.0 / (1.0 - p) if p < 1 else 0.0
+
+
 @dataclass(frozen=True)
 class Dropout(Layer):
     """Zero each element with probability p and scale the others by 1 / (1 − p); nothing in evaluation.
+
+    With p = 1 all elements and all gradients are zero.
 
     The mask is a function of (seed, step, layer) alone, the same in float32 and float64 and under every plan.
     Source: Srivastava et al., 2014.
     """
 
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType({"p": Number(0, 1)})
+    pytorch: ClassVar[tuple[str, ...]] = ("p", "inplace")
     p: float = 0.5
 
     def build(self, builder: GraphBuilder, x: int) -> int:
-        """Add the operation; raises ConfigError when p is not in [0, 1)."""
-        if not 0 <= self.p < 1:
-            raise ConfigError(builder.where, "a probability p in [0, 1)", str(self.p))
+        """Add the operation."""
         return builder.apply(DROPOUT, (x,), {"p": self.p, "stream": builder.stream()})

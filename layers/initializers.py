@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..memory.aligned import allocate_aligned
-from ..memory.errors import ConfigError
+from ..memory.arguments import Argument, Choice, Instance, Number, read_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,9 @@ class Constant:
 
     value: float = 0.0
 
+    def __post_init__(self) -> None:
+        _read_arguments(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Normal:
@@ -28,6 +32,9 @@ class Normal:
 
     mean: float = 0.0
     std: float = 0.01
+
+    def __post_init__(self) -> None:
+        _read_arguments(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,7 @@ class He:
     fan: str = "in"
 
     def __post_init__(self) -> None:
-        if self.fan not in ("in", "out"):
-            raise ConfigError("He", "fan 'in' or 'out'", repr(self.fan))
+        _read_arguments(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,18 @@ Initializer = Constant | Normal | Xavier | He | Uniform
 
 
 KINDS: tuple[type[Initializer], ...] = (Constant, Normal, Xavier, He, Uniform)
+ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
+    {"value": Number(), "mean": Number(), "std": Number(0), "fan": Choice(("in", "out"))}
+)
+"""What the arguments of initializers may be, by name."""
+AN_INITIALIZER = Instance(KINDS, "He() or Xavier()")
+"""What a layer's argument `initializer` may be."""
+
+
+def _read_arguments(initializer: object) -> None:
+    """Read what an initializer was made with; raises ConfigError for what its arguments cannot be."""
+    own = {name: kind for name, kind in ARGUMENTS.items() if hasattr(initializer, name)}
+    read_fields(initializer, own, type(initializer).__name__)
 
 
 DRAWN_AT_A_TIME = 2**16

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
-from ..memory.errors import ConfigError, ShapeError
+from ..memory.arguments import LARGEST_SIZE, Argument, Switch, Whole
+from ..memory.errors import ShapeError
 from .builder import GraphBuilder, Layer
 from .graph import TensorSpec
-from .initializers import Constant, Initializer, Uniform
+from .initializers import AN_INITIALIZER, Constant, Initializer, Uniform
 from .operations import Attrs, OpKind, Specs, append_weighted_gradients
 
 
@@ -44,21 +48,18 @@ class Linear(Layer):
     Shapes: (N, F) → (N, out_features), weight (out_features, F), bias (out_features,).
     """
 
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType(
+        {"out_features": Whole(1, LARGEST_SIZE), "bias": Switch(), "initializer": AN_INITIALIZER}
+    )
+    pytorch: ClassVar[tuple[str, ...]] = ("in_features", "out_features", "bias", "device", "dtype")
     out_features: int
-    bias: bool = True
     _: KW_ONLY
+    bias: bool = True
     initializer: Initializer = Uniform()
 
     def build(self, builder: GraphBuilder, x: int) -> int:
-        """Add the product.
-
-        Raises:
-            ConfigError: out_features is not positive.
-            ShapeError: the input is not (N, F).
-        """
+        """Add the product; raises ShapeError where the input is not (N, F)."""
         shape = builder.spec(x).shape
-        if not isinstance(self.out_features, int) or self.out_features < 1:
-            raise ConfigError(builder.where, "out_features of at least 1", repr(self.out_features))
         if len(shape) != 2:
             raise ShapeError(builder.where, "features of shape (N, F)", f"shape {shape}", "Put Flatten() before it.")
         weight = builder.parameter("weight", (self.out_features, shape[1]), self.initializer)

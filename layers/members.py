@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..memory.errors import ConfigError
+from ..memory.errors import ConfigError, GraphError
 from .operations import OpKind
+from .rules import read_attrs
 
 RESERVED = ("kind", "slots")
 """What a checkpoint says of an optimizer or a loss beside its attributes."""
@@ -32,20 +34,21 @@ def require_members(where: str, value: object, members: Sequence[str], example: 
         raise ConfigError(where, expected, f"{value!r} without {', '.join(missing)}")
 
 
-def require_attrs(where: str, attrs: object) -> None:
-    """Check the fixed attributes of an operation: names with plain values, as JSON and a signature can hold them.
+def read_fixed_attrs(where: str, attrs: object) -> Mapping[str, Any]:
+    """Return the fixed attributes of an optimizer's or a loss's operation, as `read_attrs` reads those of layers.
 
     Raises:
-        ConfigError: no mapping, or another value than numbers, truth values, texts and tuples of such.
+        ConfigError: no mapping, a name that checkpoints use for something else, or another value than numbers, truth
+            values, texts, None and sequences of such.
     """
-    if not isinstance(attrs, Mapping):
-        raise ConfigError(f"{where}.attrs", "a mapping from names to plain values", repr(attrs))
-    for name, value in attrs.items():
-        if name in RESERVED:
+    try:
+        read = read_attrs(f"{where}.attrs", attrs)
+    except GraphError as error:
+        raise ConfigError(error.where, error.expected, error.actual, error.hint) from None
+    for name in RESERVED:
+        if name in read:
             raise ConfigError(f"{where}.attrs", f"names other than {' and '.join(RESERVED)}", repr(name))
-        if not isinstance(name, str) or not _is_plain(value):
-            expected = "names with numbers, truth values, texts or tuples of such"
-            raise ConfigError(f"{where}.attrs", expected, f"{name!r}: {value!r}")
+    return read
 
 
 def require_names(where: str, names: Sequence[str]) -> None:
@@ -70,9 +73,3 @@ def require_kind(where: str, name: object, kinds: Mapping[str, OpKind]) -> OpKin
         hint = f"Register it first: bathyal.register_operation(OpKind({name!r}, ...), ...)."
         raise ConfigError(f"{where}.kind", "the name of a registered kind of operation", repr(name), hint)
     return kinds[name]
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_plain(part) for part in value)
-    return value is None or isinstance(value, (bool, int, float, str))

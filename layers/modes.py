@@ -18,6 +18,7 @@ from .initializers import Constant
 from .kinds import KINDS, kind_of
 from .losses.cross_entropy import CrossEntropy
 from .losses.loss import Loss, find_target
+from .members import read_fixed_attrs
 from .operations import Attrs, Backward, ShapeRule, Specs
 from .optimizers.optimizer import Optimizer, name_slot
 from .pool_first import pool_first
@@ -89,8 +90,9 @@ class _ForwardRewriter:
         shapes = KINDS[loss.kind].shapes
         assert shapes is not None, "a loss has a shape rule: `require_loss`"
         target = find_target(loss, self.spec(output)).spec
+        attrs = read_fixed_attrs(type(loss).__name__, loss.attrs)
         try:
-            specs = shapes((self.spec(output), target), loss.attrs)
+            specs = shapes((self.spec(output), target), attrs)
         except ShapeRule as rule:
             raise ShapeError("loss", rule.expected, rule.actual, rule.hint) from None
         metrics = _name_metrics(loss, specs)
@@ -100,7 +102,7 @@ class _ForwardRewriter:
             self.assembly.tensor(name, spec, Role.ACTIVATION if i > len(metrics) else Role.METRIC)
             for i, (name, spec) in enumerate(zip(names, specs, strict=True))
         ]
-        return self.assembly.op(loss.kind, LOSS, reads, made, loss.attrs, phase=Phase.LOSS)
+        return self.assembly.op(loss.kind, LOSS, reads, made, attrs, phase=Phase.LOSS)
 
 
 def _name_metrics(loss: Loss, specs: Specs) -> tuple[str, ...]:
@@ -119,6 +121,7 @@ class _Backward:
     def __init__(self, assembly: Assembly, optimizer: Optimizer) -> None:
         self.assembly = assembly
         self._optimizer = optimizer
+        self._attrs = read_fixed_attrs(type(optimizer).__name__, optimizer.attrs)
         self._gradients: dict[int, int] = {}
         self._current: Op | None = None
         self._needs = self._find_needs()
@@ -236,7 +239,7 @@ class _Backward:
             tensor.name,
             (parameter, self._gradients.pop(parameter), *slots, self.scalars),
             (),
-            self._optimizer.attrs,
+            self._attrs,
             updates=(parameter, *slots),
             phase=Phase.UPDATE,
             forward_op=self._current.id,

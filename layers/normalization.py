@@ -8,11 +8,12 @@ only read when the output is computed again, and `batch_norm_update` overwrites 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
+from typing import ClassVar
 
-from ..memory.errors import ConfigError
+from ..memory.arguments import LARGEST_SIZE, Argument, Number, Whole
 from .builder import GraphBuilder, Layer
 from .graph import Op, TensorSpec
 from .initializers import Constant
@@ -90,6 +91,9 @@ KINDS = (
 )
 
 
+NO_CUMULATIVE = "The cumulative average that None means in PyTorch is not here."
+
+
 @dataclass(frozen=True)
 class BatchNorm2d(Layer):
     """Batch normalization over (N, H, W) of each channel.
@@ -99,22 +103,26 @@ class BatchNorm2d(Layer):
     Evaluation: the running statistics take the batch's place.
 
     Shapes: (N, C, H, W) → the same; weight, bias, running_mean, running_var (C,). Source: Ioffe and Szegedy, 2015.
+
+    Attributes:
+        eps: at least 0, added to the variance.
+        momentum: from 0 to 1, the weight of the batch in the running statistics.
+        scale: first value of the weight; the bias starts at 0.
     """
 
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType(
+        {"eps": Number(0), "momentum": Number(0, 1, hint=NO_CUMULATIVE), "scale": Number()}
+    )
+    pytorch: ClassVar[tuple[str, ...]] = (
+        *("num_features", "eps", "momentum", "affine", "track_running_stats", "device", "dtype"),
+    )
+    _: KW_ONLY
     eps: float = 1e-5
     momentum: float = 0.1
     scale: float = 1.0
 
     def build(self, builder: GraphBuilder, x: int) -> int:
-        """Add the normalization.
-
-        Raises:
-            ConfigError: eps is negative, or momentum is not between 0 and 1.
-            ShapeError: the input is not (N, C, H, W).
-        """
-        if not self.eps >= 0 or not 0 <= self.momentum <= 1:
-            found = f"eps={self.eps}, momentum={self.momentum}"
-            raise ConfigError(builder.where, "eps of at least 0 and momentum from 0 to 1", found)
+        """Add the normalization; raises ShapeError where the input is not (N, C, H, W)."""
         channels = (builder.spec(builder.require_images(x)).shape[1],)
         reads = (
             x,
@@ -133,20 +141,16 @@ class LocalResponseNorm(Layer):
     Shapes: (N, C, H, W) → the same. Source: Krizhevsky et al., 2012; alpha is divided by `size` as in PyTorch.
     """
 
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType(
+        {"size": Whole(1, LARGEST_SIZE), "alpha": Number(0), "beta": Number(), "k": Number(0)}
+    )
     size: int = 5
     alpha: float = 1e-4
     beta: float = 0.75
     k: float = 1.0
 
     def build(self, builder: GraphBuilder, x: int) -> int:
-        """Add the normalization.
-
-        Raises:
-            ConfigError: size is not positive.
-            ShapeError: the input is not (N, C, H, W).
-        """
-        if self.size < 1:
-            raise ConfigError(builder.where, "size of at least 1", str(self.size))
+        """Add the normalization; raises ShapeError where the input is not (N, C, H, W)."""
         builder.require_images(x)
         attrs = {"size": self.size, "alpha": self.alpha, "beta": self.beta, "k": self.k}
         return builder.apply(LRN, (x,), attrs)

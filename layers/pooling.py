@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
+from typing import ClassVar
 
+from ..memory.arguments import Argument, Maybe, Pair, Switch
 from .builder import GraphBuilder, Layer
-from .convolution import Pair, pair
+from .convolution import NO_SAME, Sizes, pair
 from .graph import Op, TensorSpec
 from .operations import Attrs, BackwardBuilder, OpKind, ShapeRule, Specs
 
@@ -83,6 +86,12 @@ KINDS = (
 )
 
 
+WINDOW: Mapping[str, Argument] = MappingProxyType(
+    {"kernel_size": Pair(), "stride": Maybe(Pair()), "padding": Pair(0, NO_SAME), "ceil_mode": Switch()}
+)
+"""What the arguments of both layers with windows may be."""
+
+
 @dataclass(frozen=True)
 class MaxPool2d(Layer):
     """Largest value of each window; the backward pass keeps one index per output instead of the input.
@@ -96,15 +105,19 @@ class MaxPool2d(Layer):
         stride: None takes the kernel's size.
     """
 
-    kernel_size: Pair
-    stride: Pair | None = None
-    padding: Pair = 0
+    arguments: ClassVar[Mapping[str, Argument]] = WINDOW
+    pytorch: ClassVar[tuple[str, ...]] = (
+        *("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"),
+    )
+    kernel_size: Sizes
+    stride: Sizes | None = None
+    padding: Sizes = 0
     _: KW_ONLY
     ceil_mode: bool = False
 
     def build(self, builder: GraphBuilder, x: int) -> int:
-        """Add the pooling; raises ConfigError and ShapeError for arguments or inputs that do not fit."""
-        return builder.apply(MAX_POOL, (builder.require_images(x),), _attrs(builder, self))
+        """Add the pooling; raises ShapeError for inputs that do not fit."""
+        return builder.apply(MAX_POOL, (builder.require_images(x),), _attrs(self))
 
 
 @dataclass(frozen=True)
@@ -119,16 +132,20 @@ class AvgPool2d(Layer):
         count_include_pad: whether the zeros of the padding count in the mean.
     """
 
-    kernel_size: Pair
-    stride: Pair | None = None
-    padding: Pair = 0
+    arguments: ClassVar[Mapping[str, Argument]] = MappingProxyType({**WINDOW, "count_include_pad": Switch()})
+    pytorch: ClassVar[tuple[str, ...]] = (
+        *("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+    )
+    kernel_size: Sizes
+    stride: Sizes | None = None
+    padding: Sizes = 0
     _: KW_ONLY
     ceil_mode: bool = False
     count_include_pad: bool = True
 
     def build(self, builder: GraphBuilder, x: int) -> int:
-        """Add the pooling; raises ConfigError and ShapeError for arguments or inputs that do not fit."""
-        attrs = {**_attrs(builder, self), "count_include_pad": self.count_include_pad}
+        """Add the pooling; raises ShapeError for inputs that do not fit."""
+        attrs = {**_attrs(self), "count_include_pad": self.count_include_pad}
         return builder.apply(AVG_POOL, (builder.require_images(x),), attrs)
 
 
@@ -136,17 +153,18 @@ class AvgPool2d(Layer):
 class GlobalAvgPool2d(Layer):
     """Mean over each channel's whole image: (N, C, H, W) → (N, C, 1, 1)."""
 
+    pytorch: ClassVar[tuple[str, ...]] = ("output_size",)
+
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add the pooling; raises ShapeError for inputs that are not images."""
         return builder.apply(GLOBAL_AVG_POOL, (builder.require_images(x),))
 
 
-def _attrs(builder: GraphBuilder, layer: MaxPool2d | AvgPool2d) -> dict[str, object]:
-    where = builder.where
+def _attrs(layer: MaxPool2d | AvgPool2d) -> dict[str, object]:
     stride = layer.kernel_size if layer.stride is None else layer.stride
     return {
-        "kernel": pair(where, "kernel_size", layer.kernel_size, 1),
-        "stride": pair(where, "stride", stride, 1),
-        "padding": pair(where, "padding", layer.padding, 0),
+        "kernel": pair(layer.kernel_size),
+        "stride": pair(stride),
+        "padding": pair(layer.padding),
         "ceil_mode": layer.ceil_mode,
     }

@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from ..memory.errors import GraphError
+from ..memory.errors import GraphError, ShapeError
+from ..memory.sizes import format_size
 from .graph import TensorSpec
 
 
-def read_attrs(where: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
+def read_attrs(where: str, attrs: object) -> Mapping[str, Any]:
     """Return attributes with numpy's numbers as Python's and lists as tuples.
 
     Raises:
         GraphError: another value than numbers, truth values, texts, None and sequences of such.
     """
     if not isinstance(attrs, Mapping):
-        raise GraphError(where, "attributes as a mapping from names to plain values", repr(attrs))
+        raise GraphError(where, "a mapping from names to plain values", repr(attrs))
     return MappingProxyType({name: _read_value(where, name, value) for name, value in attrs.items()})
 
 
@@ -33,9 +34,20 @@ def _read_value(where: str, name: object, value: object) -> object:
     if isinstance(value, (list, tuple)):
         return tuple(_read_value(where, name, part) for part in value)
     if not isinstance(name, str) or not (value is None or isinstance(value, (bool, int, float, str))):
-        expected = "attributes of numbers, truth values, texts, None or tuples of such"
+        expected = "names with numbers, truth values, texts, None or tuples of such"
         raise GraphError(where, expected, f"{name!r}: a {type(value).__name__}")
     return value
+
+
+def require_bytes(where: str, spec: TensorSpec, most: int, hint: str) -> None:
+    """Refuse a tensor of more than `most` bytes.
+
+    Raises:
+        ShapeError: says how many it has.
+    """
+    if spec.nbytes > most:
+        found = f"shape {spec.shape}, {format_size(spec.nbytes)}"
+        raise ShapeError(where, f"a tensor of at most {format_size(most)}", found, hint)
 
 
 def read_specs(where: str, made: object) -> tuple[TensorSpec, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .builder import GraphBuilder, Layer
 from .graph import Op, TensorSpec
@@ -29,6 +30,8 @@ KINDS = (FLATTEN, OpKind("reshape", inplace=((0, 0),), reshapes=True), CONVERT)
 @dataclass(frozen=True)
 class Flatten(Layer):
     """All dimensions but the first become one: (N, C, H, W) → (N, C·H·W)."""
+
+    pytorch: ClassVar[tuple[str, ...]] = ("start_dim", "end_dim")
 
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add the change of shape."""

@@ -14,10 +14,10 @@ from ..layers import (
     Uniform,
     Xavier,
 )
-from .variant import Variant, check_variant
+from .variant import Variant, check_variant, read_classes
 
 
-def alexnet(classes: int = 1000, variant: Variant = "today") -> Sequential:
+def alexnet(classes: int = 1000, *, variant: Variant = "today") -> Sequential:
     """AlexNet: five convolutions and three fully connected layers.
 
     "paper": 227² images, 96/256/384/384/256 filters without groups, each of the first two followed by local response
@@ -33,6 +33,7 @@ def alexnet(classes: int = 1000, variant: Variant = "today") -> Sequential:
     Raises:
         ConfigError: an unknown variant.
     """
+    classes = read_classes("alexnet", classes)
     return _paper(classes) if check_variant("alexnet", variant) == "paper" else _today(classes)
 
 

@@ -136,7 +136,7 @@ def build_model(name: str, classes: int | None = None, variant: str | None = Non
 
 def _any_resnet(name: str) -> ModelEntry:
     parts = name.removeprefix(RESNET_PREFIX).split(",")
-    if len(parts) != 4 or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
+    if len(parts) != 4 or not all(p.strip().isdecimal() and len(p) < 10 and int(p) > 0 for p in parts):
         expected = "resnet: and four positive whole numbers of blocks"
         raise ConfigError("model", expected, repr(name), "ResNet2500 is resnet:6,32,788,6.")
     n1, n2, n3, n4 = (int(p) for p in parts)

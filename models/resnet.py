@@ -10,7 +10,7 @@ Sources: He et al., 2015; Wang et al., "SuperNeurons", 2018, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,14 +29,17 @@ from ..layers import (
     Uniform,
     Xavier,
 )
+from ..memory.arguments import LARGEST_SIZE, Number, Whole, is_whole, show
 from ..memory.errors import ConfigError
-from .variant import Variant, check_variant
+from .variant import Variant, check_variant, read_classes
 
 Block = Literal["basic", "bottleneck"]
 Stages = tuple[int, int, int, int]
 
 WIDTHS = (64, 128, 256, 512)
 """Filters of the first convolution of the blocks of each stage."""
+MOST_BLOCKS = 2**16
+"""Blocks of a stage."""
 EXPANSION = 4
 """Outputs of a bottleneck block per filter of its first convolution."""
 
@@ -57,8 +60,8 @@ def depth(stages: Sequence[int], block: Block = "bottleneck") -> int:
 def resnet(
     stages: Stages,
     classes: int = 1000,
-    variant: Variant = "today",
     *,
+    variant: Variant = "today",
     block: Block = "bottleneck",
     residual_scale: float = 1.0,
     name: str = "",
@@ -77,16 +80,20 @@ def resnet(
     Raises:
         ConfigError: stages are not four positive whole numbers; an unknown variant or block.
     """
-    found = tuple(stages)
-    if len(found) != 4 or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in found):
-        raise ConfigError("resnet", "four positive whole numbers of blocks", repr(stages), "ResNet-50 is (3, 4, 6, 3).")
+    given = tuple(stages) if isinstance(stages, Iterable) else ()
+    if len(given) != 4 or not all(is_whole(n, 1, MOST_BLOCKS) for n in given):
+        expected = f"four positive whole numbers of blocks, up to {MOST_BLOCKS}"
+        raise ConfigError("resnet", expected, show(stages), "ResNet-50 is (3, 4, 6, 3).")
+    found = tuple(int(n) for n in given)
     if block not in ("basic", "bottleneck"):
         raise ConfigError("resnet", "block 'basic' or 'bottleneck'", repr(block))
     paper = check_variant("resnet", variant) == "paper"
+    read_classes("resnet", classes)
+    residual_scale = Number().read("resnet", "residual_scale", residual_scale)
     style = _PAPER if paper else _TODAY
     layers: list[Layer] = [
         style.convolution(64, 7, 2, "conv1"),
-        BatchNorm2d(style.eps, name="bn1"),
+        BatchNorm2d(eps=style.eps, name="bn1"),
         ReLU(name="relu"),
         MaxPool2d(3, 2, padding=0 if paper else 1, name="maxpool"),
     ]
@@ -117,35 +124,43 @@ class _Style:
     stride_first: bool
 
     def convolution(self, out_channels: int, kernel: int, stride: int, name: str = "") -> Conv2d:
-        return Conv2d(out_channels, kernel, stride, kernel // 2, bias=False, initializer=self.initializer, name=name)
+        return Conv2d(
+            out_channels,
+            kernel,
+            stride=stride,
+            padding=kernel // 2,
+            bias=False,
+            initializer=self.initializer,
+            name=name,
+        )
 
     def bottleneck(self, width: int, stride: int, scale: float) -> Sequential:
         first, second = (stride, 1) if self.stride_first else (1, stride)
         return Sequential(
             self.convolution(width, 1, first, "conv1"),
-            BatchNorm2d(self.eps, name="bn1"),
+            BatchNorm2d(eps=self.eps, name="bn1"),
             ReLU(name="relu1"),
             self.convolution(width, 3, second, "conv2"),
-            BatchNorm2d(self.eps, name="bn2"),
+            BatchNorm2d(eps=self.eps, name="bn2"),
             ReLU(name="relu2"),
             self.convolution(width * EXPANSION, 1, 1, "conv3"),
-            BatchNorm2d(self.eps, scale=scale, name="bn3"),
+            BatchNorm2d(eps=self.eps, scale=scale, name="bn3"),
         )
 
     def basic(self, width: int, stride: int, scale: float) -> Sequential:
         return Sequential(
             self.convolution(width, 3, stride, "conv1"),
-            BatchNorm2d(self.eps, name="bn1"),
+            BatchNorm2d(eps=self.eps, name="bn1"),
             ReLU(name="relu1"),
             self.convolution(width, 3, 1, "conv2"),
-            BatchNorm2d(self.eps, scale=scale, name="bn2"),
+            BatchNorm2d(eps=self.eps, scale=scale, name="bn2"),
         )
 
     def residual(self, body: Sequential, channels: int, outputs: int, stride: int) -> Residual:
         """`body` beside the identity, or beside a 1×1 convolution where shapes change."""
         shortcut = None
         if stride != 1 or channels != outputs:
-            projection = (self.convolution(outputs, 1, stride), BatchNorm2d(self.eps))
+            projection = (self.convolution(outputs, 1, stride), BatchNorm2d(eps=self.eps))
             shortcut = Sequential(*projection, name="downsample")
         return Residual(body, shortcut, ReLU(name="relu"))
 
@@ -154,46 +169,47 @@ _TODAY = _Style(He("out"), 1e-5, stride_first=False)
 _PAPER = _Style(Xavier(), 1e-3, stride_first=True)
 
 
-def resnet18(classes: int = 1000, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
+def resnet18(classes: int = 1000, *, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
     """ResNet-18: basic blocks (2, 2, 2, 2), 224² images, 11,689,512 parameters. Source: He et al., 2015."""
-    return resnet((2, 2, 2, 2), classes, variant, block="basic", residual_scale=residual_scale, name="resnet18")
+    return resnet((2, 2, 2, 2), classes, variant=variant, block="basic", residual_scale=residual_scale, name="resnet18")
 
 
-def resnet34(classes: int = 1000, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
+def resnet34(classes: int = 1000, *, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
     """ResNet-34: basic blocks (3, 4, 6, 3), 224² images, 21,797,672 parameters. Source: He et al., 2015."""
-    return resnet((3, 4, 6, 3), classes, variant, block="basic", residual_scale=residual_scale, name="resnet34")
+    return resnet((3, 4, 6, 3), classes, variant=variant, block="basic", residual_scale=residual_scale, name="resnet34")
 
 
-def resnet50(classes: int = 1000, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
+def resnet50(classes: int = 1000, *, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
     """ResNet-50: bottleneck blocks (3, 4, 6, 3), 224² images, 25,557,032 parameters. Source: He et al., 2015."""
-    return resnet((3, 4, 6, 3), classes, variant, residual_scale=residual_scale, name="resnet50")
+    return resnet((3, 4, 6, 3), classes, variant=variant, residual_scale=residual_scale, name="resnet50")
 
 
-def resnet101(classes: int = 1000, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
+def resnet101(classes: int = 1000, *, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
     """ResNet-101: bottleneck blocks (3, 4, 23, 3), 224² images, 44,549,160 parameters. Source: He et al., 2015."""
-    return resnet((3, 4, 23, 3), classes, variant, residual_scale=residual_scale, name="resnet101")
+    return resnet((3, 4, 23, 3), classes, variant=variant, residual_scale=residual_scale, name="resnet101")
 
 
-def resnet152(classes: int = 1000, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
+def resnet152(classes: int = 1000, *, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
     """ResNet-152: bottleneck blocks (3, 8, 36, 3), 224² images, 60,192,808 parameters. Source: He et al., 2015."""
-    return resnet((3, 8, 36, 3), classes, variant, residual_scale=residual_scale, name="resnet152")
+    return resnet((3, 8, 36, 3), classes, variant=variant, residual_scale=residual_scale, name="resnet152")
 
 
-def resnet1001(classes: int = 1000, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
+def resnet1001(classes: int = 1000, *, variant: Variant = "today", residual_scale: float = 1.0) -> Sequential:
     """ResNet-1001: bottleneck blocks (12, 64, 245, 12), 224² images, depth 1001; see `RESNET_1001`."""
-    return resnet(RESNET_1001, classes, variant, residual_scale=residual_scale, name="resnet1001")
+    return resnet(RESNET_1001, classes, variant=variant, residual_scale=residual_scale, name="resnet1001")
 
 
-def resnet2500(classes: int = 1000, variant: Variant = "paper", residual_scale: float = 1.0) -> Sequential:
+def resnet2500(classes: int = 1000, *, variant: Variant = "paper", residual_scale: float = 1.0) -> Sequential:
     """ResNet2500: bottleneck blocks (6, 32, 788, 6), 227² images, 920.6 million parameters.
 
     Source: Wang et al., "SuperNeurons", 2018: the deepest network of its depth experiment, "10⁴ layers".
     """
-    return resnet(RESNET_2500, classes, variant, residual_scale=residual_scale, name="resnet2500")
+    return resnet(RESNET_2500, classes, variant=variant, residual_scale=residual_scale, name="resnet2500")
 
 
 def small_resnet(
     classes: int = 10,
+    *,
     widths: tuple[int, ...] = (16, 32, 64),
     blocks: int = 2,
     residual_scale: float = 1.0,
@@ -212,12 +228,16 @@ def small_resnet(
     Raises:
         ConfigError: no stage, or fewer than one block.
     """
-    if not widths or blocks < 1:
-        raise ConfigError("small_resnet", "at least one width and one block", f"widths={widths}, blocks={blocks}")
+    if not widths or not is_whole(blocks, 1, MOST_BLOCKS):
+        found = f"widths={show(widths)}, blocks={show(blocks)}"
+        raise ConfigError("small_resnet", f"at least one width and one block, up to {MOST_BLOCKS}", found)
+    read_classes("small_resnet", classes)
+    widths = tuple(Whole(1, LARGEST_SIZE).read("small_resnet", "widths", width) for width in widths)
+    residual_scale = Number().read("small_resnet", "residual_scale", residual_scale)
     style = _TODAY
     layers: list[Layer] = [
         style.convolution(widths[0], 3, 1, "conv1"),
-        BatchNorm2d(style.eps, name="bn1"),
+        BatchNorm2d(eps=style.eps, name="bn1"),
         ReLU(name="relu"),
     ]
     channels = widths[0]

@@ -15,22 +15,24 @@ from ..layers import (
     ReLU,
     Sequential,
 )
+from ..memory.arguments import Switch
+from .variant import read_classes
 
 WIDTHS = (64, 128, 256, 512, 512)
 """Filters of the five groups."""
 
 
-def vgg11(classes: int = 1000, batch_norm: bool = False) -> Sequential:
+def vgg11(classes: int = 1000, *, batch_norm: bool = False) -> Sequential:
     """VGG with 8 convolutions (configuration A), for 224² images; see `vgg16` for sizes and names."""
     return _vgg("vgg11", (1, 1, 2, 2, 2), classes, batch_norm)
 
 
-def vgg13(classes: int = 1000, batch_norm: bool = False) -> Sequential:
+def vgg13(classes: int = 1000, *, batch_norm: bool = False) -> Sequential:
     """VGG with 10 convolutions (configuration B), for 224² images; see `vgg16` for sizes and names."""
     return _vgg("vgg13", (2, 2, 2, 2, 2), classes, batch_norm)
 
 
-def vgg16(classes: int = 1000, batch_norm: bool = False) -> Sequential:
+def vgg16(classes: int = 1000, *, batch_norm: bool = False) -> Sequential:
     """VGG with 13 convolutions (configuration D), for 224² images: 138,357,544 parameters, 138,365,992 with batch norm.
 
     Parameter names and first values are torchvision's: convolutions He over fan out, fully connected layers normal
@@ -40,12 +42,14 @@ def vgg16(classes: int = 1000, batch_norm: bool = False) -> Sequential:
     return _vgg("vgg16", (2, 2, 3, 3, 3), classes, batch_norm)
 
 
-def vgg19(classes: int = 1000, batch_norm: bool = False) -> Sequential:
+def vgg19(classes: int = 1000, *, batch_norm: bool = False) -> Sequential:
     """VGG with 16 convolutions (configuration E), for 224² images; see `vgg16` for sizes and names."""
     return _vgg("vgg19", (2, 2, 4, 4, 4), classes, batch_norm)
 
 
 def _vgg(name: str, convolutions: tuple[int, ...], classes: int, batch_norm: bool) -> Sequential:
+    classes = read_classes(name, classes)
+    batch_norm = Switch().read(name, "batch_norm", batch_norm)
     features: list[Layer] = []
     for width, count in zip(WIDTHS, convolutions, strict=True):
         for _ in range(count):

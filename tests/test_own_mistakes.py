@@ -1,9 +1,12 @@
 """What a program adds from outside the package, with the mistakes that people make: each is named where it is made."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 import bathyal as bt
+from bathyal.memory.arguments import Number
 from tests.support.onednn_library import onednn_backend
 
 IMAGES = np.ones((2, 3, 4, 4), np.float32)
@@ -151,7 +154,7 @@ def test_attributes_that_are_no_plain_values(register):
             return builder.apply(kind, (x,), {"w": np.ones(2)})
 
     kind = register(bt.OpKind("own_copy", bt.layers.same_as_first), copy)
-    with pytest.raises(bt.GraphError, match=r"^1 \(own_copy\): .*attributes of numbers.*'w': a ndarray"):
+    with pytest.raises(bt.GraphError, match=r"^1 \(own_copy\): .*names with numbers.*'w': a ndarray"):
         train(Given())
 
 
@@ -369,3 +372,37 @@ def test_targets_by_other_names():
     assert bt.Target([np.int64(4), 2], "f4") == bt.Target((4, 2), "float32") == bt.Target((4, 2), np.float32)
     with pytest.raises(bt.ConfigError, match=r"one class a sample"):
         bt.Target((4, 8, 8), "int64", 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "initializer", "error", "found"),
+    [
+        ((0,), bt.Constant(1.0), bt.GraphError, "at least 1"),
+        ((1.5,), bt.Constant(1.0), bt.GraphError, "at least 1"),
+        ((2**34,), bt.Constant(1.0), bt.ShapeError, "a tensor of at most"),
+        ((1,), bt.Constant, bt.ConfigError, r"Call the class: Constant\(\)"),
+        ((1,), "ones", bt.ConfigError, "an object such as He"),
+    ],
+)
+def test_parameters_that_are_none(shape, initializer, error, found):
+    class Own(bt.Layer):
+        def build(self, builder, x):
+            builder.parameter("scale", shape, initializer)
+            return x
+
+    with pytest.raises(error, match=rf"^1\.scale: .*{found}"):
+        train(Own())
+
+
+def test_a_layer_of_a_program_declares_its_arguments_as_those_of_the_package_do():
+    @dataclass(frozen=True)
+    class Own(bt.Layer):
+        arguments = {"slope": Number(0, 1)}  # noqa: RUF012
+        slope: float = 0.5
+
+        def build(self, builder, x):
+            return x
+
+    assert type(Own(np.float32(0.25)).slope) is float
+    with pytest.raises(bt.ConfigError, match=r"^Own 'mine': expected slope as a number from 0 to 1, got 2"):
+        Own(2, name="mine")

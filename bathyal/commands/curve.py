@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from ..engine.planning.alone import make_problem_without_memory
 from ..engine.session import open_session
-from ..memory.errors import ConfigError
+from ..memory.arguments import Whole
 from ..memory.sizes import format_size
 from ..options.arguments import parse_file_name
 from ..options.network import NetworkSetup, add_network_arguments, choose_network
@@ -27,7 +27,7 @@ from ..scheduler.strategies.registry import require_link
 SUMMARY = "what a step takes at budgets from the least to no limit, by strategy"
 STRATEGIES = "liveness,chain,sequential,revolve"
 WITH_LINK = STRATEGIES + ",offload,superneurons,stream"
-BUDGETS = 10
+BUDGETS, MOST_BUDGETS = 10, 10_000
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -47,8 +47,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Plan, and print a table or an object a point."""
-    if options.points < 2:
-        raise ConfigError("--points", "a whole number of at least 2", str(options.points))
+    Whole(2, MOST_BUDGETS).read("--points", "", options.points)
     asked = options.strategies if options.strategies is not None else (WITH_LINK if options.link else STRATEGIES)
     strategies = list(dict.fromkeys(parse_strategy(name.strip()) for name in asked.split(",")))
     if options.plot is not None:

@@ -96,7 +96,7 @@ def serve(asked: TextIO, answers: TextIO) -> None:
         setup = choose_network(argparse.Namespace(**job["options"]))
         opened = open_side(job["side"], setup)
         batch, *shape = setup.settings.input_shape
-        images, labels = next(Synthetic(tuple(shape), setup.classes, batch, 1, setup.settings.seed).epoch(0))
+        images, labels = next(Synthetic(tuple(shape), setup.classes, batch, 1, seed=setup.settings.seed).epoch(0))
         images, labels = images.astype(setup.settings.dtype), labels.astype(np.int64)
         answer({"ready": True, **opened.facts})
         for line in asked:

@@ -6,14 +6,13 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..engine.data.image_folder import ImageFolder
+from ..engine.data.image_folder import SPLITS, ImageFolder
 from ..engine.data.sources import Source
 from ..engine.data.synthetic import Synthetic, digits
 from ..memory.errors import ConfigError, DataError
 from .network import DEFAULT_BATCH, NetworkSetup, choose_network
 
 SYNTHETIC_BATCHES = 16
-SYNTHETIC_CLASSES = 10
 DIGITS_SIDE = 8
 DIGITS_CLASSES = 10
 
@@ -41,22 +40,23 @@ def load_data(options: argparse.Namespace) -> Data:
     if options.data == "digits":
         if options.image not in (None, DIGITS_SIDE):
             raise ConfigError("--image", f"{DIGITS_SIDE}, the side of the digits", str(options.image))
-        train, held_out = digits(batch, options.seed)
+        train, held_out = digits(batch, seed=options.seed, drop_last=options.drop_last)
         classes = _count_classes(options, DIGITS_CLASSES)
         return Data(train, held_out, choose_network(options, channels=1, image=DIGITS_SIDE, classes=classes))
     if options.data == "synthetic":
-        setup = choose_network(options, classes=SYNTHETIC_CLASSES if options.classes is None else options.classes)
+        setup = choose_network(options)
         shape = setup.settings.input_shape[1:]
-        return Data(Synthetic(shape, setup.classes, batch, SYNTHETIC_BATCHES, options.seed), None, setup)
+        return Data(Synthetic(shape, setup.classes, batch, SYNTHETIC_BATCHES, seed=options.seed), None, setup)
     return _load_folder(options, batch)
 
 
 def _load_folder(options: argparse.Namespace, batch: int) -> Data:
     root = Path(options.data)
-    split = next((root / name for name in ("val", "test") if (root / name).is_dir()), None)
+    split = next((root / name for name in SPLITS[1:] if (root / name).is_dir()), None)
     split = split if (root / "train").is_dir() else None
     size = choose_network(options).settings.input_shape[2]
-    train = ImageFolder(root / "train" if split else root, size, batch, seed=options.seed, augment=options.augment)
+    how = {"seed": options.seed, "augment": options.augment, "drop_last": options.drop_last}
+    train = ImageFolder(root / "train" if split else root, size, batch, **how)
     if len(train.classes) < 2:
         hint = "Give the folder whose sub-folders are the classes, or one with both train/ and val/ in it."
         raise DataError(str(train.root), "at least two classes", f"one sub-folder, {train.classes[0]!r}", hint)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..engine.settings import Settings
 from ..layers.builder import Layer
-from ..memory.errors import ConfigError
+from ..memory.arguments import LARGEST_SIZE, LARGEST_WHOLE, Whole
 from ..models.registry import build_model, find_model
 from .arguments import add_json_argument
 from .settings import add_optimizer_arguments, add_setting_arguments, read_settings
@@ -67,8 +67,7 @@ def choose_network(
     classes = entry.classes if classes is None else classes
     batch = DEFAULT_BATCH if options.batch is None else options.batch
     for name, value in (("--batch", batch), ("--image", side), ("--classes", classes)):
-        if value < 1:
-            raise ConfigError(name, "a whole number of at least 1", str(value))
+        Whole(1, LARGEST_SIZE if name == "--classes" else LARGEST_WHOLE).read(name, "", value)
     network = build_model(options.model, classes, options.variant)
     settings = read_settings(options, (batch, channels or entry.channels, side, side))
     return NetworkSetup(network, settings, classes)

@@ -81,7 +81,9 @@ def list_setting_options() -> tuple[SettingOption, ...]:
             "fit",
             how={"choices": [k.value for k in Kernels]},
         ),
-        SettingOption("device", "what computes; 'null' plans any size", "auto", how={"choices": list(BACKENDS)}),
+        SettingOption(
+            "device", f"what computes: {', '.join(BACKENDS)}; 'null' plans any size", "auto", how={"metavar": "NAME"}
+        ),
         SettingOption(
             "math",
             "of a GPU: 'float32'; 'tf32', faster with factors of 10 bits of mantissa; 'bf16', with images in 16 bits",

@@ -27,6 +27,9 @@ def add_training_arguments(command: argparse.ArgumentParser) -> None:
         default="constant",
         help="of the learning rate (default: constant)",
     )
+    command.add_argument(
+        "--drop-last", action="store_true", help="leave the last batch of an epoch out where it is short"
+    )
     command.add_argument("--augment", action="store_true", help="crop and flip images at random (folders of images)")
     command.add_argument(
         "--checkpoint", type=parse_folder, default=None, metavar="DIR", help="keep checkpoints in this folder"

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from ..engine.checkpoints import folder as checkpoint
 from ..engine.data.sources import Source
 from ..engine.finite import require_finite_weights
+from ..engine.fitting import describe_done
 from ..engine.results import StepResult
 from ..engine.trainer import Trainer
 from ..memory.errors import BathyalError, CheckpointError, NonFiniteError
@@ -159,6 +160,8 @@ def take_steps(
     epochs = options.epochs or (1 if options.steps is None else sys.maxsize)
     per_epoch = source.batches_per_epoch
     total = options.steps or (per_epoch * epochs if per_epoch else None)
+    if describe_done(trainer.step, trainer.epoch, epochs, options.steps):
+        return  # the report says so
     losses: list[float] = []
     shown = sys.stderr.isatty()
     with tqdm(total=total, initial=trainer.step, unit="step", disable=not shown) as bar, StepBar(shown) as within:

@@ -37,7 +37,10 @@ class Kernel:
     workspace_bytes: int
 
 
-MEMBERS = ("name", "machine", "computes", "lower", "kernels", "bind", "encode", "decode", "version", "forget", "close")
+MEMBERS = (
+    *("name", "machine", "computes", "lower", "kernels", "bind", "encode", "decode", "version", "forget", "close"),
+    "math",
+)
 """What an object must have to serve as a `Backend`."""
 
 
@@ -47,6 +50,7 @@ class Backend(Protocol):
     Attributes:
         name: by which it is chosen.
         machine: where its operands lie.
+        math: how it rounds the factors of products: "float32" where it multiplies as the type of the numbers says.
     """
 
     name: str
@@ -54,6 +58,10 @@ class Backend(Protocol):
     @property
     def machine(self) -> Machine:
         """Where its operands lie."""
+
+    @property
+    def math(self) -> str:
+        """How it rounds the factors of products; what it was asked for, or it is not taken."""
 
     @staticmethod
     def computes(kind: str) -> bool:

@@ -19,6 +19,7 @@ class NullBackend:
 
     name = "null"
     machine = HostMachine()
+    math = "float32"
 
     @staticmethod
     def computes(kind: str) -> bool:

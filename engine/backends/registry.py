@@ -7,8 +7,9 @@ loaded before a backend is made: a library that is missing is an error only for 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ...memory.errors import ConfigError, DeviceError
 from ...memory.registry import Registry
@@ -63,16 +64,31 @@ class BackendEntry:
 
 
 def _make_best(options: BackendOptions) -> Backend:
-    """Make the backend of "auto": in float32 a GPU's where there is one, then oneDNN's, else numpy's."""
+    """Make the backend of "auto": in float32 a GPU's where there is one, then oneDNN's, else numpy's.
+
+    One that does not compute with the math that was asked for is passed over.
+
+    Raises:
+        ConfigError: none that can be made computes with that math.
+    """
+    reasons = []
     if options.dtype == "float32":
         for name, level, instead in (
             ("cuda", logging.INFO, "computing on the processor"),
             ("onednn", logging.WARNING, "computing with numpy, which is slower"),
         ):
+            if options.math not in BACKENDS[name].math:
+                continue
             try:
                 return BACKENDS[name].make(options)
             except DeviceError as error:
+                reasons.append(str(error))
                 logger.log(level, "%s (%s)", instead, error)
+    if options.math not in BACKENDS["reference"].math:
+        expected = "'float32', as nothing here computes otherwise" + (
+            "" if options.dtype == "float32" else f" in {options.dtype}"
+        )
+        raise ConfigError("math", expected, repr(options.math), "; ".join(reasons))
     return BACKENDS["reference"].make(options)
 
 
@@ -90,12 +106,23 @@ BACKENDS: Registry[BackendEntry] = Registry(
 """All backends by the name that chooses them."""
 
 
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {"gpu": "cuda", "nvidia": "cuda", "cpu": "onednn", "mkldnn": "onednn", "dnnl": "onednn", "numpy": "reference"}
+)
+"""What other libraries call devices, and what computes on these here."""
+
+
 def find_backend(device: str) -> BackendEntry:
     """Return what is known of the backend of that name.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: there is none; names the nearest, or the one that other libraries call so.
     """
+    meant = OTHER_NAMES.get(device.lower().split(":")[0]) if isinstance(device, str) else None
+    meant = "cuda" if isinstance(device, str) and device.startswith("cuda:") else meant
+    if meant is not None and device not in BACKENDS:
+        hint = f"Write {meant!r}" + (", or 'reference' for numpy." if meant == "onednn" else ".")
+        raise ConfigError("device", f"one of {', '.join(BACKENDS)}", repr(device), hint)
     return BACKENDS.find(device)
 
 
@@ -103,14 +130,18 @@ def make_backend(device: str, options: BackendOptions | None = None) -> Backend:
     """Make the backend of that name.
 
     Raises:
-        ConfigError: there is no backend of that name.
+        ConfigError: there is no backend of that name, or it does not compute with the math that was asked for.
         DeviceError: its library or device is missing; "auto" then takes another.
     """
-    backend = find_backend(device).make(BackendOptions() if options is None else options)
+    options = BackendOptions() if options is None else options
+    backend = find_backend(device).make(options)
     missing = [name for name in MEMBERS if not hasattr(backend, name)]
     if missing:
         found = f"{type(backend).__name__} without {', '.join(missing)}"
         raise ConfigError(f"device {device!r}", "an object with the members of Backend", found)
+    if backend.math != options.math:
+        expected, found = f"{options.math!r}, as asked for", f"a backend that computes in {backend.math!r}"
+        raise ConfigError(f"math of the device {device!r}", expected, found, "Leave math out, or take another device.")
     return backend
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...layers.builder import Layer, forward_graph
 from ...layers.losses.cross_entropy import CrossEntropy
+from ...layers.members import read_fixed_attrs
 from ...layers.optimizers.sgd import SGD
 from ...memory.errors import CheckpointError
 from ..session import Session
@@ -33,12 +34,13 @@ def describe_identity(network: Layer, settings: Settings) -> dict[str, Any]:
     """Return what must be equal for a checkpoint to belong to this run; what says most to people comes first."""
     graph = forward_graph(network, settings.input_shape, settings.dtype)
     optimizer, loss = settings.optimizer, settings.loss
+    fixed = read_fixed_attrs(type(optimizer).__name__, optimizer.attrs)
     found = {
         "input_shape": list(settings.input_shape),
         "dtype": settings.dtype,
         "seed": settings.seed,
-        "optimizer": {"kind": optimizer.kind, **optimizer.attrs, "slots": list(optimizer.slots)},
-        "loss": {"kind": loss.kind, **loss.attrs},
+        "optimizer": {"kind": optimizer.kind, **fixed, "slots": list(optimizer.slots)},
+        "loss": {"kind": loss.kind, **read_fixed_attrs(type(loss).__name__, loss.attrs)},
         "classes": graph.tensors[graph.outputs[0]].shape[-1],
         "network": f"{graph.name}, {graph.layers} layers, {graph.parameters} parameters",
         "fingerprint": graph.fingerprint(),

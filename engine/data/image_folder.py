@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ...memory.arguments import Instance, Pair, Switch, Whole, show
 from ...memory.errors import ConfigError, DataError, DeviceError
 from .decoding import count_decoding_bytes, decode_image
 from .prefetch import count_results_alive, run_ahead
@@ -27,8 +28,8 @@ from .sources import (
     check_first_batch,
     count_batches,
     draw_order,
+    list_batch_sizes,
     make_random_stream,
-    require_count,
     require_seed,
 )
 
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 EXTENSIONS = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 """What an image's name ends with, in any case."""
 
+SPLITS = ("train", "val", "valid", "validation", "test")
+"""Names of folders that hold a part of the data each, with the same classes inside."""
+MOST_WORKERS = 2**12
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -81,7 +85,7 @@ class ImageFolder:
         DeviceError: Pillow is missing.
         DataError: no such folder, no sub-folders, a class without images, too few images for a batch; while iterating:
             a file that cannot be decoded.
-        ConfigError: a number out of range.
+        ConfigError: an argument out of range, or a folder of parts of the data, such as train/ and val/.
     """
 
     __slots__ = ("_augment", "_drop_last", "_mean", "_std", "ahead", "batch", "classes", "files", "root", "seed",
@@ -103,21 +107,22 @@ class ImageFolder:
         drop_last: bool = False,
     ) -> None:
         _require_pillow()
-        height, width = size if isinstance(size, tuple) else (size, size)
+        sides = Pair().read("ImageFolder", "size", size)
+        Instance((str, os.PathLike), "'images/train'").read("ImageFolder", "root", root)
         self.root = Path(root)
-        self.size = (require_count("size", height), require_count("size", width))
-        self.batch = require_count("batch", batch)
-        self.shuffle = shuffle
+        self.size = (sides, sides) if isinstance(sides, int) else sides
+        self.batch = Whole().read("ImageFolder", "batch", batch)
+        self.shuffle = Switch().read("ImageFolder", "shuffle", shuffle)
         self.seed = require_seed(seed)
-        self.workers = require_count("workers", workers)
+        self.workers = Whole(1, MOST_WORKERS).read("ImageFolder", "workers", workers)
         fitting = min(max(QUEUE_BYTES // self.batch_bytes, 1), MOST_AHEAD)
-        self.ahead = fitting if ahead is None else require_count("ahead", ahead)
-        self._augment = augment
+        self.ahead = fitting if ahead is None else Whole(1, MOST_WORKERS).read("ImageFolder", "ahead", ahead)
+        self._augment = Switch().read("ImageFolder", "augment", augment)
         self._mean = _parse_per_channel("mean", mean)
         self._std = _parse_per_channel("std", std)
         if not (self._std > 0).all():
             raise ConfigError("std", "three positive numbers", repr(std))
-        self._drop_last = drop_last
+        self._drop_last = Switch().read("ImageFolder", "drop_last", drop_last)
         self.classes = find_classes(self.root)
         self.files = find_images(self.root, self.classes)
         count_batches(len(self.files), self.batch, drop_last, str(self.root))
@@ -126,6 +131,10 @@ class ImageFolder:
     def batches_per_epoch(self) -> int:
         """The number of batches in an epoch."""
         return count_batches(len(self.files), self.batch, self._drop_last, str(self.root))
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the distinct sizes of an epoch's batches, the largest first."""
+        return list_batch_sizes(len(self.files), self.batch, self._drop_last)
 
     @property
     def batch_bytes(self) -> int:
@@ -186,6 +195,7 @@ def find_classes(root: Path) -> tuple[str, ...]:
 
     Raises:
         DataError: no such folder, or no sub-folder.
+        ConfigError: the sub-folders are parts of the data, such as train/ and val/, which hold the classes.
     """
     entries = _list_folder(root)
     names = tuple(sorted(entry.name for entry in entries if entry.is_dir()))
@@ -194,7 +204,14 @@ def find_classes(root: Path) -> tuple[str, ...]:
         found = f"{images} images but no sub-folder" if images else f"{len(entries)} files and no sub-folder"
         hint = "Put the images of each class into a sub-folder of their own." if images else ""
         raise DataError(str(root), _EXPECTED_LAYOUT, found if entries else "an empty folder", hint)
+    if all(name.lower() in SPLITS and _holds_folders(root / name) for name in names):
+        hint = f"These are parts of the data, not classes: give {root / names[0]}, or another of them."
+        raise ConfigError(str(root), _EXPECTED_LAYOUT, f"folders of classes in {', '.join(names)}", hint)
     return names
+
+
+def _holds_folders(folder: Path) -> bool:
+    return any(entry.is_dir() for entry in _list_folder(folder))
 
 
 def find_images(root: Path, classes: tuple[str, ...]) -> tuple[ImageFile, ...]:
@@ -239,9 +256,12 @@ def _walk_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[st
 
 
 def _parse_per_channel(where: str, values: tuple[float, float, float]) -> npt.NDArray[np.float32]:
-    array = np.asarray(values, dtype=np.float32)
+    try:
+        array = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        array = np.empty(0, np.float32)
     if array.shape != (3,) or not np.isfinite(array).all():
-        raise ConfigError(where, "three finite numbers, for red, green and blue", repr(values))
+        raise ConfigError(where, "three finite numbers, for red, green and blue", show(values))
     return array[:, None, None]
 
 

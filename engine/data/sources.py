@@ -11,23 +11,29 @@ repeats itself: resuming such a run is only as exact as the iterable is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from ...memory.errors import ConfigError, DataError
+from ...memory.arguments import LARGEST_WHOLE, Argument, Switch, Whole, read_fields
+from ...memory.errors import DataError
 
+LARGEST_SEED = 2**64 - 1
 Batch: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """Images (N, C, H, W) and labels (N,)."""
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Batches of images (N, C, H, W) and integer labels (N,), epoch after epoch."""
+    """Batches of images (N, C, H, W) and integer labels (N,), epoch after epoch.
+
+    A source that knows ahead how many samples its batches have says it as a `SizedSource` does.
+    """
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -67,6 +73,23 @@ def count_queue_bytes(source: object, batch_bytes: int) -> int:
     return int(said)
 
 
+@runtime_checkable
+class SizedSource(Protocol):
+    """A source that may know the sizes of its batches ahead, so that all shapes are planned before the first step."""
+
+    def batch_sizes(self) -> tuple[int, ...] | None:
+        """Return the distinct numbers of samples of an epoch's batches, the largest first.
+
+        They are the same for every epoch. None where they are not known ahead.
+        """
+        ...
+
+
+def find_batch_sizes(source: object) -> tuple[int, ...] | None:
+    """Return what a source, or any iterable, says of the sizes of its batches, the largest first; None where nothing."""
+    return source.batch_sizes() if isinstance(source, SizedSource) else None
+
+
 class Use(IntEnum):
     """What random numbers are for; streams of different uses are independent. Checkpoints rely on these numbers."""
 
@@ -94,17 +117,13 @@ def draw_order(length: int, seed: int, use: Use, epoch: int = 0) -> npt.NDArray[
     return np.argsort(words, kind="stable").astype(np.int64, copy=False)
 
 
-def require_count(where: str, value: int, least: int = 1, most: int | None = None) -> int:
+def require_count(where: str, value: object, least: int = 1, most: int | None = None) -> int:
     """Return `value` as an int of at least `least`.
 
     Raises:
         ConfigError: not an int, or out of range.
     """
-    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigError(where, f"an int {limits}", repr(value))
-    return int(value)
+    return Whole(least, LARGEST_WHOLE if most is None else most).read(where, "", value)
 
 
 def require_seed(seed: int) -> int:
@@ -113,7 +132,7 @@ def require_seed(seed: int) -> int:
     Raises:
         ConfigError: anything else.
     """
-    return require_count("seed", seed, 0, 2**64 - 1)
+    return require_count("seed", seed, 0, LARGEST_SEED)
 
 
 def count_batches(samples: int, batch: int, drop_last: bool, where: str) -> int:
@@ -127,6 +146,12 @@ def count_batches(samples: int, batch: int, drop_last: bool, where: str) -> int:
         hint = "Lower batch, or do without drop_last." if samples else ""
         raise DataError(where, f"at least one batch of {batch}", f"{samples} samples", hint)
     return batches
+
+
+def list_batch_sizes(samples: int, batch: int, drop_last: bool) -> tuple[int, ...]:
+    """Return the distinct sizes of the batches that `samples` make, the largest first: a whole and a short one."""
+    whole, rest = (batch,) if samples >= batch else (), samples % batch
+    return (*whole, rest) if rest and not drop_last else whole
 
 
 def check_first_batch(where: str, number: int, first_batch: int, batches: int) -> None:
@@ -144,6 +169,12 @@ def check_first_batch(where: str, number: int, first_batch: int, batches: int) -
             str(first_batch),
             "The position belongs to other data or to another batch size.",
         )
+
+
+ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
+    {"batch": Whole(), "shuffle": Switch(), "seed": Whole(0, LARGEST_SEED), "drop_last": Switch()}
+)
+"""What the arguments of sources of a known length may be, by name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,13 +197,13 @@ class ArrayDataset:
     images: npt.NDArray[Any]
     labels: npt.NDArray[Any]
     batch: int
+    _: KW_ONLY
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False
 
     def __post_init__(self) -> None:
-        require_count("batch", self.batch)
-        require_seed(self.seed)
+        read_fields(self, ARGUMENTS, "ArrayDataset")
         _check_array("images", self.images)
         _check_array("labels", self.labels)
         if len(self.images) != len(self.labels):
@@ -189,6 +220,10 @@ class ArrayDataset:
         """Bytes of a batch as it lies in the arrays and as float64, at most; the arrays themselves are there before."""
         row = self.images[:1]
         return self.batch * (row.nbytes + (0 if row.dtype == np.float32 else row.size * 8) + 16)
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the distinct sizes of an epoch's batches, the largest first."""
+        return list_batch_sizes(len(self.images), self.batch, self.drop_last)
 
     def epoch(self, number: int, first_batch: int = 0) -> Iterator[Batch]:
         """Return the batches of epoch `number` from `first_batch` on.
@@ -235,6 +270,16 @@ class FromIterable:
         """The length of the iterable; None where it has none, or is made by a callable."""
         return len(self._pairs) if isinstance(self._pairs, Sized) else None
 
+    def batch_sizes(self) -> tuple[int, ...] | None:
+        """Return the distinct sizes of the pairs of a list or tuple, the largest first; else None, as none are drawn.
+
+        None too where a pair is none: the epoch that meets it says so.
+        """
+        if not isinstance(self._pairs, (list, tuple)):
+            return None
+        found = {_count_samples(pair) for pair in self._pairs}
+        return tuple(sorted((n for n in found if n is not None), reverse=True)) if found and None not in found else None
+
     def epoch(self, number: int, first_batch: int = 0) -> Generator[Batch, None, None]:
         """Return the pairs from `first_batch` on.
 
@@ -267,6 +312,8 @@ def _draw_pairs(pairs: Iterable[object], number: int, first_batch: int) -> Gener
     count = position + 1
     if count == 0:
         hint = "A callable must return a fresh iterator at every call."
+        if isinstance(pairs, Iterator):
+            hint = "An iterator serves one epoch; it may have been used up by an earlier loop or call of fit. " + hint
         raise DataError(f"data, epoch {number}", "at least one batch", "an iterable without any", hint)
     if count < first_batch:
         raise DataError(
@@ -275,6 +322,12 @@ def _draw_pairs(pairs: Iterable[object], number: int, first_batch: int) -> Gener
             f"{count}",
             "The position belongs to other data or to another batch size.",
         )
+
+
+def _count_samples(pair: object) -> int | None:
+    """Return how many samples a pair (images, labels) has; None where it is none."""
+    images = pair[0] if isinstance(pair, (tuple, list)) and len(pair) == 2 else None
+    return len(images) if isinstance(images, np.ndarray) and images.ndim else None
 
 
 def _as_pair(pair: object, number: int, position: int) -> Batch:

@@ -8,14 +8,17 @@ one batch. `digits` are the 1,797 grey 8 × 8 images of Alpaydin and Kaynak's "O
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from ...memory.arguments import Argument, Number, Whole, read_fields, show
 from ...memory.errors import ConfigError, DeviceError
 from .sources import (
+    ARGUMENTS,
     ArrayDataset,
     Batch,
     Use,
@@ -29,6 +32,11 @@ from .sources import (
 # Mean and standard deviation of all pixels of the digits, which lie in 0..16.
 _DIGITS_MEAN = 4.884
 _DIGITS_STD = 6.017
+
+
+SYNTHETIC_ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
+    {"classes": Whole(), "batch": Whole(), "batches": Whole(), "seed": ARGUMENTS["seed"]}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +58,14 @@ class Synthetic:
     classes: int
     batch: int
     batches: int
+    _: KW_ONLY
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.shape:
-            raise ConfigError("shape", "(C, H, W)", "()")
-        for size in self.shape:
-            require_count("shape", size)
-        require_count("classes", self.classes)
-        require_count("batch", self.batch)
-        require_count("batches", self.batches)
-        require_seed(self.seed)
+        if not isinstance(self.shape, (tuple, list)) or not self.shape:
+            raise ConfigError("shape", "(C, H, W)", show(self.shape))
+        object.__setattr__(self, "shape", tuple(require_count("shape", size) for size in self.shape))
+        read_fields(self, SYNTHETIC_ARGUMENTS, "Synthetic")
 
     @property
     def batches_per_epoch(self) -> int:
@@ -72,6 +77,10 @@ class Synthetic:
         """Bytes of one batch, which is made when it is asked for, and of what makes its images."""
         image = math.prod(self.shape) * 4
         return self.batch * (image + 8) + 4 * image
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the size of all batches."""
+        return (self.batch,)
 
     def epoch(self, number: int, first_batch: int = 0) -> Iterator[Batch]:
         """Return images (batch, C, H, W) float32 and labels (batch,) int64, from `first_batch` on.
@@ -99,7 +108,9 @@ class Synthetic:
         return np.cos(angle)
 
 
-def digits(batch: int, seed: int = 0, held_out: float = 0.2) -> tuple[ArrayDataset, ArrayDataset]:
+def digits(
+    batch: int, *, seed: int = 0, held_out: float = 0.2, drop_last: bool = False
+) -> tuple[ArrayDataset, ArrayDataset]:
     """Return scikit-learn's digits as a shuffled training set and a test set in fixed order.
 
     Images are (N, 1, 8, 8) float32 of mean 0 and standard deviation 1, labels (N,) int64 in [0, 10).
@@ -108,12 +119,14 @@ def digits(batch: int, seed: int = 0, held_out: float = 0.2) -> tuple[ArrayDatas
         batch: images in a batch.
         seed: decides the split and the order of each epoch; in [0, 2**64).
         held_out: share of the images in the test set, between 0 and 1.
+        drop_last: leave a last short batch of the training set out.
 
     Raises:
         DeviceError: scikit-learn is missing.
         ConfigError: `held_out` leaves one of the sets empty, or `batch` or `seed` is out of range.
     """
     require_seed(seed)
+    held_out = Number().read("digits", "held_out", held_out)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
@@ -129,6 +142,6 @@ def digits(batch: int, seed: int = 0, held_out: float = 0.2) -> tuple[ArrayDatas
     order = draw_order(len(images), seed, Use.SPLIT)
     test, train = order[:split], order[split:]
     return (
-        ArrayDataset(images[train], labels[train], batch, seed=seed),
+        ArrayDataset(images[train], labels[train], batch, seed=seed, drop_last=drop_last),
         ArrayDataset(images[test], labels[test], batch, shuffle=False),
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...memory.errors import ConfigError, GraphError, ShapeError
 from ..graph import Op, TensorSpec
-from ..members import require_attrs, require_kind, require_members, require_names
+from ..members import read_fixed_attrs, require_kind, require_members, require_names
 from ..operations import BackwardBuilder, OpKind, ShapeRule
 from ..rules import read_specs
 
@@ -117,7 +117,7 @@ def require_loss(value: object, kinds: Mapping[str, OpKind]) -> None:
     if require_kind(name, loss.kind, kinds).shapes is None:
         expected = "a kind of operation with a shape rule"
         raise ConfigError(f"{name}.kind", expected, f"{loss.kind!r}, which has none", "Give OpKind its `shapes`.")
-    require_attrs(name, loss.attrs)
+    read_fixed_attrs(name, loss.attrs)
     require_names(f"{name}.metrics", loss.metrics)
     for member in ("target", "gradient"):
         if not callable(getattr(loss, member)):

@@ -12,10 +12,13 @@ import numbers
 from collections.abc import Mapping
 from typing import Protocol
 
+from ...memory.arguments import Number
 from ...memory.errors import ConfigError
-from ..members import require_attrs, require_kind, require_members, require_names
+from ..members import read_fixed_attrs, require_kind, require_members, require_names
 from ..operations import OpKind
 
+RATE = Number(0)
+"""What a learning rate may be."""
 MEMBERS = ("kind", "attrs", "learning_rate", "slots", "step_scalars")
 
 
@@ -70,10 +73,7 @@ def require_rate(where: str, rate: object) -> float:
     Raises:
         ConfigError: it is no finite number of at least 0.
     """
-    number = float(rate) if isinstance(rate, numbers.Real) and not isinstance(rate, bool) else math.nan
-    if not 0 <= number < math.inf:
-        raise ConfigError(where, "a finite number of at least 0", repr(rate))
-    return number
+    return float(RATE.read(where, "", rate))
 
 
 def require_optimizer(value: object, kinds: Mapping[str, OpKind]) -> None:
@@ -88,7 +88,7 @@ def require_optimizer(value: object, kinds: Mapping[str, OpKind]) -> None:
     if not require_kind(name, optimizer.kind, kinds).flat:
         hint = "Declare it so if it goes over its operands element by element: OpKind(..., flat=True)."
         raise ConfigError(f"{name}.kind", "a kind that is declared flat", repr(optimizer.kind), hint)
-    require_attrs(name, optimizer.attrs)
+    read_fixed_attrs(name, optimizer.attrs)
     rate = require_rate(f"{name}.learning_rate", optimizer.learning_rate)
     _require_numbers(f"{name}.slots", optimizer.slots)
     if "gradient" in optimizer.slots:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
 from types import MappingProxyType
 from typing import ClassVar
 
+from ...memory.arguments import Argument, Number, Switch, read_fields
 from ...memory.errors import ConfigError
 from ..operations import Attrs, OpKind, Specs
+from ..pytorch_spelling import refuse_pytorch_spelling
+from .optimizer import RATE
 
 
 def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
@@ -19,6 +22,16 @@ def _flops(inputs: Specs, outputs: Specs, attrs: Attrs) -> float:
 
 SGD_UPDATE = OpKind("sgd_update", flops=_flops, flat=True)
 KINDS = (SGD_UPDATE,)
+ARGUMENTS: Mapping[str, Argument] = MappingProxyType(
+    {
+        "learning_rate": RATE,
+        "momentum": Number(0, 1, without_most=True),
+        "weight_decay": Number(0),
+        "nesterov": Switch(),
+    }
+)
+PYTORCH = ("learning_rate", "momentum", "dampening", "weight_decay", "nesterov")
+"""PyTorch's order of what follows after the parameters."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +50,19 @@ class SGD:
 
     kind: ClassVar[str] = SGD_UPDATE.name
     learning_rate: float = 0.1
+    _: KW_ONLY
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
 
+    def __new__(cls, *given: object, **named: object) -> SGD:
+        """Refuse a call in PyTorch's order, which begins with the parameters."""
+        order = PYTORCH if not given or isinstance(given[0], Real) else ("params", *PYTORCH)
+        refuse_pytorch_spelling(cls, order, given, named)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "momentum", "weight_decay"):
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Real) or isinstance(value, bool):
-                raise ConfigError("SGD", f"a number as {name}", repr(value))
-        if not 0 <= self.momentum < 1:
-            raise ConfigError("SGD", "momentum in [0, 1)", str(self.momentum))
-        if not 0 <= self.weight_decay < math.inf or not 0 <= self.learning_rate < math.inf:
-            found = f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}"
-            raise ConfigError("SGD", "a finite learning rate and weight decay of at least 0", found)
+        read_fields(self, ARGUMENTS, "SGD")
         if self.nesterov and self.momentum == 0:
             raise ConfigError("SGD", "momentum above 0 with nesterov", "momentum=0")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import bathyal
 from bathyal import commands
 from bathyal.cli import COMMANDS, main, make_parser
 
@@ -207,6 +208,24 @@ def test_a_folder_of_images(tmp_path, capsys):
         (["train", *SMALL, "--strategy", "offload", "--spill-dir", ""], "spill_dir"),
         (["train", *SMALL, "--strategy", "offload", "--spill-dir", "/nowhere"], "--spill-dir /nowhere"),
         (["train", *SMALL, "--strategy", "offload", "--memory", "1 KiB"], "memory for strategy 'offload'"),
+        (
+            ["plan", "resnet50", "--classes", "9" * 24, "--device", "null"],
+            "--classes: expected a whole number",
+        ),
+        (["plan", "resnet50", "--classes", str(2**24), "--device", "null"], "fc.weight: expected a tensor of at most"),
+        (["plan", "resnet50", "--batch", "9" * 24, "--device", "null"], "--batch: expected a whole number from 1 to"),
+        (["plan", "resnet50", "--image", "9" * 24, "--device", "null"], "--image: expected a whole number from 1 to"),
+        (["plan", f"resnet:1,1,{10**8},1", "--device", "null"], "up to 65536"),
+        (["plan", f"resnet:1,1,{'9' * 5000},1", "--device", "null"], "four positive whole numbers"),
+        (["curve", *NULL, "--points", str(10**9)], "--points: expected a whole number from 2 to"),
+        (["plan", *SMALL, "--seed", "9" * 24], "seed: expected a whole number from 0 to"),
+        (["plan", *SMALL, "--math", "bf16", "--device", "onednn"], "'float32' on the device 'onednn'"),
+        (["plan", *SMALL, "--math", "bf16", "--dtype", "float64"], "math: expected 'float32', as nothing here"),
+        (["train", *SMALL, "--device", "gpu"], "Write 'cuda'"),
+        (["plan", *SMALL, "--device", "cpu"], "Write 'onednn'"),
+        (["plan", *SMALL, "--device", "refrence"], "Did you mean 'reference'?"),
+        (["train", *SMALL, "--momentum", "nan"], "momentum as a number from 0 to below 1"),
+        (["train", *SMALL, "--weight-decay", "inf"], "weight_decay as a number that is finite"),
     ],
 )
 def test_mistakes_end_in_one_line_that_helps(arguments, message, capsys, tmp_path, monkeypatch):
@@ -370,3 +389,11 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.bathyal"]
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_the_version_is_told(option, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main([option])
+    assert raised.value.code == 0
+    assert capsys.readouterr().out == f"bathyal {bathyal.__version__}\n"

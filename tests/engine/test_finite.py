@@ -127,5 +127,5 @@ def test_a_run_that_diverges_ends_with_an_error_and_good_checkpoints(tmp_path, c
 
 def test_the_last_update_of_a_run_is_looked_at_where_nothing_is_saved(capsys):
     words = ["train", "small_resnet", "--data", "digits", "--batch", "8", "--memory", "8 MiB", "--costs", "analytic"]
-    assert main([*words, "--device", "reference", "--steps", "1", "--lr", "1e39"]) == 1
+    assert main([*words, "--device", "reference", "--steps", "1", "--lr", "1e38", "--weight-decay", "1e6"]) == 1
     assert "after step 1" in capsys.readouterr().err

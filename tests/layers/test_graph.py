@@ -36,8 +36,8 @@ NETWORKS: list[tuple[Layer, tuple[int, ...]]] = [
         (2, 1, 5, 5),
     ),
     (small_resnet(), (2, 1, 8, 8)),
-    (resnet18(7, "paper", residual_scale=0.0), (2, 3, 32, 32)),
-    (alexnet(5, "paper"), (2, 3, 64, 64)),
+    (resnet18(7, variant="paper", residual_scale=0.0), (2, 3, 32, 32)),
+    (alexnet(5, variant="paper"), (2, 3, 64, 64)),
 ]
 
 

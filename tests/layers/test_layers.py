@@ -72,7 +72,7 @@ def test_convolution_shapes_are_those_of_pytorch() -> None:
             return torch.nn.functional.conv2d(x, w, None, *geometry, groups=2)
 
         expected = torch_shape(call)
-        layer = Conv2d(6, (kernel, 3), stride, padding, dilation, groups=2)
+        layer = Conv2d(6, (kernel, 3), stride=stride, padding=padding, dilation=dilation, groups=2)
         assert bathyal_shape(layer, shape) == expected, (shape, layer)
         sizes += expected is not None
         refused += expected is None
@@ -103,7 +103,7 @@ def test_pooling_shapes_are_those_of_pytorch(average: bool) -> None:
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
-        (Conv2d(3, (3, 5), (2, 1), (0, 2)), (2, 3, 3, 8)),
+        (Conv2d(3, (3, 5), stride=(2, 1), padding=(0, 2)), (2, 3, 3, 8)),
         (MaxPool2d(2), (2, 4, 4, 4)),
         (AvgPool2d((1, 2), (1, 2)), (2, 4, 8, 4)),
         (GlobalAvgPool2d(), (2, 4, 1, 1)),
@@ -112,7 +112,7 @@ def test_pooling_shapes_are_those_of_pytorch(average: bool) -> None:
         (Branches(Identity(), Conv2d(3, 1)), (2, 7, 8, 8)),
         (Branches(Identity(), ReLU(), Tanh(), merge=Add()), IMAGES),
         (Residual(Conv2d(4, 3, padding=1)), IMAGES),
-        (Residual(Conv2d(5, 3, 2, 1), Conv2d(5, 1, 2), ReLU()), (2, 5, 4, 4)),
+        (Residual(Conv2d(5, 3, stride=2, padding=1), Conv2d(5, 1, stride=2), ReLU()), (2, 5, 4, 4)),
         *((layer, IMAGES) for layer in (ReLU(), Sigmoid(), Tanh(), BatchNorm2d(), LocalResponseNorm(), Dropout(0.3))),
     ],
     ids=lambda value: type(value).__name__,
@@ -242,28 +242,38 @@ MISTAKES: list[tuple[str, Any, type[BathyalError], tuple[str, ...]]] = [
         ConfigError,
         ("conv", "out_channels that divide into groups=2", "got 3"),
     ),
-    ("no groups", lambda: build(Conv2d(3, 1, groups=0)), ConfigError, ("0", "groups=0")),
-    ("no filters", lambda: build(Conv2d(0, 1)), ConfigError, ("0", "out_channels", "got 0")),
+    (
+        "no groups",
+        lambda: build(Conv2d(3, 1, groups=0)),
+        ConfigError,
+        ("Conv2d", "groups as a whole number of at least 1", "got 0"),
+    ),
+    ("no filters", lambda: build(Conv2d(0, 1)), ConfigError, ("Conv2d", "out_channels", "got 0")),
     ("filters that are no number", lambda: build(Conv2d("8", 1)), ConfigError, ("out_channels", "'8'")),  # type: ignore[arg-type]
     ("half a filter", lambda: build(Conv2d(8.0, 1)), ConfigError, ("out_channels", "8.0")),  # type: ignore[arg-type]
-    ("kernel of zero", lambda: build(Conv2d(3, 0)), ConfigError, ("0", "kernel_size", "at least 1", "got 0")),
-    ("stride of zero", lambda: build(MaxPool2d(2, 0)), ConfigError, ("0", "stride", "got 0")),
+    ("kernel of zero", lambda: build(Conv2d(3, 0)), ConfigError, ("Conv2d", "kernel_size", "at least 1", "got 0")),
+    ("stride of zero", lambda: build(MaxPool2d(2, 0)), ConfigError, ("MaxPool2d", "stride", "got 0")),
     ("negative padding", lambda: build(Conv2d(3, 1, padding=-1)), ConfigError, ("padding", "at least 0", "-1")),
-    ("three strides", lambda: build(Conv2d(3, 1, (1, 1, 1))), ConfigError, ("stride", "(1, 1, 1)")),  # type: ignore[arg-type]
+    ("three strides", lambda: build(Conv2d(3, 1, stride=(1, 1, 1))), ConfigError, ("stride", "(1, 1, 1)")),  # type: ignore[arg-type]
     ("no features", lambda: build(Flatten(), Linear(0, name="fc")), ConfigError, ("fc", "out_features", "got 0")),
-    ("p of one", lambda: build(Dropout(1.0, name="drop")), ConfigError, ("drop", "[0, 1)", "1.0")),
-    ("negative p", lambda: build(Dropout(-0.1)), ConfigError, ("p in [0, 1)", "-0.1")),
-    ("p that is not a number", lambda: build(Dropout(float("nan"))), ConfigError, ("p in [0, 1)", "nan")),
-    ("negative eps", lambda: build(BatchNorm2d(-1.0, name="bn")), ConfigError, ("bn", "eps", "-1.0")),
-    ("momentum of two", lambda: build(BatchNorm2d(momentum=2.0)), ConfigError, ("momentum from 0 to 1", "2.0")),
-    ("response over nothing", lambda: build(LocalResponseNorm(0)), ConfigError, ("size of at least 1", "got 0")),
+    ("p above one", lambda: Dropout(1.5, name="drop"), ConfigError, ("'drop'", "p as a number from 0 to 1", "1.5")),
+    ("negative p", lambda: Dropout(-0.1), ConfigError, ("p as a number from 0 to 1", "-0.1")),
+    ("p that is not a number", lambda: Dropout(float("nan")), ConfigError, ("p as a number from 0 to 1", "nan")),
+    ("negative eps", lambda: BatchNorm2d(eps=-1.0, name="bn"), ConfigError, ("'bn'", "eps", "-1.0")),
+    ("momentum of two", lambda: BatchNorm2d(momentum=2.0), ConfigError, ("momentum as a number from 0 to 1", "2.0")),
+    ("response over nothing", lambda: LocalResponseNorm(0), ConfigError, ("size as a whole number of at least 1", "0")),
     ("nesterov without momentum", lambda: SGD(0.1, nesterov=True), ConfigError, ("SGD", "momentum above 0", "0")),
-    ("momentum of one", lambda: SGD(0.1, momentum=1.0), ConfigError, ("SGD", "momentum in [0, 1)", "1.0")),
-    ("negative decay", lambda: SGD(0.1, weight_decay=-1.0), ConfigError, ("SGD", "weight decay", "-1.0")),
-    ("negative rate", lambda: SGD(-0.1), ConfigError, ("SGD", "learning rate", "-0.1")),
-    ("rate that is text", lambda: SGD("0.1"), ConfigError, ("SGD", "a number as learning_rate", "'0.1'")),  # type: ignore[arg-type]
-    ("no momentum", lambda: SGD(0.1, momentum=None), ConfigError, ("SGD", "a number as momentum", "None")),  # type: ignore[arg-type]
-    ("unknown fan", lambda: He("both"), ConfigError, ("He", "'in' or 'out'", "'both'")),
+    (
+        "momentum of one",
+        lambda: SGD(0.1, momentum=1.0),
+        ConfigError,
+        ("SGD", "momentum as a number from 0 to below 1", "1.0"),
+    ),
+    ("negative decay", lambda: SGD(0.1, weight_decay=-1.0), ConfigError, ("SGD", "weight_decay", "-1.0")),
+    ("negative rate", lambda: SGD(-0.1), ConfigError, ("SGD", "learning_rate", "-0.1")),
+    ("rate that is text", lambda: SGD("0.1"), ConfigError, ("SGD", "learning_rate as a number", "'0.1'")),  # type: ignore[arg-type]
+    ("no momentum", lambda: SGD(0.1, momentum=None), ConfigError, ("SGD", "momentum as a number", "None")),  # type: ignore[arg-type]
+    ("unknown fan", lambda: He("both"), ConfigError, ("He, fan", "one of in, out", "'both'")),
     (
         "class in Sequential",
         lambda: Sequential(Flatten(), ReLU),  # type: ignore[arg-type]
@@ -274,9 +284,9 @@ MISTAKES: list[tuple[str, Any, type[BathyalError], tuple[str, ...]]] = [
     ("class as merge", lambda: Branches(ReLU(), ReLU(), merge=Concat), GraphError, ("Branches", "Concat()", "class")),  # type: ignore[arg-type]
     (
         "class as activation",
-        lambda: build(Residual(Identity(), activation=ReLU, name="block")),  # type: ignore[arg-type]
+        lambda: Residual(Identity(), activation=ReLU, name="block"),  # type: ignore[arg-type]
         GraphError,
-        ("block.activation", "a layer", "ReLU() instead of ReLU"),
+        ("Residual 'block'.activation", "a layer", "ReLU() instead of ReLU"),
     ),
     ("class as network", lambda: forward_graph(ReLU, IMAGES), GraphError, ("network", "ReLU() instead")),  # type: ignore[arg-type]
     ("something else", lambda: Sequential(None), GraphError, ("Sequential[0]", "a layer", "None")),  # type: ignore[arg-type]

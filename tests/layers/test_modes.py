@@ -218,7 +218,7 @@ def test_random_networks(network: Layer) -> None:
 @pytest.mark.parametrize(
     ("network", "shape"),
     [
-        (alexnet(10, "paper"), (2, 3, 64, 64)),
+        (alexnet(10, variant="paper"), (2, 3, 64, 64)),
         (vgg11(10, batch_norm=True), (2, 3, 32, 32)),
         (resnet18(10), (2, 3, 32, 32)),
         (small_resnet(), (2, 1, 8, 8)),

@@ -138,9 +138,12 @@ class Bare:
         (TwoSlots(kind="max_pool"), "TwoSlots.kind: expected a kind that is declared flat, got 'max_pool'"),
         (TwoSlots(kind=3), "TwoSlots.kind: .*got 3"),  # type: ignore[arg-type]
         (TwoSlots(attrs=[]), "TwoSlots.attrs: expected a mapping"),
-        (TwoSlots(attrs={"betas": [0.9]}), r"TwoSlots.attrs: .*'betas': \[0.9\]"),
+        (TwoSlots(attrs={"betas": {0.9}}), r"TwoSlots.attrs: .*'betas': a set"),
         (TwoSlots(attrs={"kind": 1}), "names other than kind and slots"),
-        (TwoSlots(learning_rate=-1.0), "TwoSlots.learning_rate: expected a finite number of at least 0, got -1"),
+        (
+            TwoSlots(learning_rate=-1.0),
+            "TwoSlots.learning_rate: expected a number that is finite and at least 0, got -1",
+        ),
         (TwoSlots(learning_rate="fast"), "TwoSlots.learning_rate: .*'fast'"),  # type: ignore[arg-type]
         (TwoSlots(slots=("average",)), "TwoSlots.slots: expected a mapping"),
         (TwoSlots(slots={"a.b": 0.0}), r"TwoSlots.slots: expected names that are identifiers, got \('a.b',\)"),

@@ -48,13 +48,13 @@ def test_the_paper_s_forward_activations_are_1469_592_mebibytes_at_batch_200() -
 
 @pytest.mark.parametrize(("variant", "side"), [("today", 63), ("today", 64), ("paper", 64), ("paper", 96)])
 def test_small_images_work(variant: str, side: int) -> None:
-    training_graph(forward_graph(alexnet(10, variant), (2, 3, side, side)), SGD())  # type: ignore[arg-type]
+    training_graph(forward_graph(alexnet(10, variant=variant), (2, 3, side, side)), SGD())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("variant", "layer"), [("today", "features.12"), ("paper", "pool5")])
 def test_too_small_images_are_refused_by_the_layer_that_they_do_not_fit(variant: str, layer: str) -> None:
     with pytest.raises(ShapeError, match="Use larger images") as caught:
-        forward_graph(alexnet(10, variant), (2, 3, 32, 32))  # type: ignore[arg-type]
+        forward_graph(alexnet(10, variant=variant), (2, 3, 32, 32))  # type: ignore[arg-type]
     assert caught.value.where == f"{layer} (max_pool)"
 
 

@@ -31,12 +31,12 @@ def test_defaults_are_the_functions_own() -> None:
 
 
 def test_options_reach_the_function() -> None:
-    assert build_model("resnet50", 10, "paper", residual_scale=0.0) == resnet50(10, "paper", residual_scale=0.0)
+    assert build_model("resnet50", 10, "paper", residual_scale=0.0) == resnet50(10, variant="paper", residual_scale=0.0)
     assert build_model("vgg16", batch_norm=True) == build_model("vgg16_bn")
 
 
 def test_any_residual_network_has_a_name() -> None:
-    assert build_model("resnet:1,2,3,1", 10, "paper") == resnet((1, 2, 3, 1), 10, "paper")
+    assert build_model("resnet:1,2,3,1", 10, "paper") == resnet((1, 2, 3, 1), 10, variant="paper")
     assert build_model("resnet:6, 32, 788, 6").name == "resnet2498-6-32-788-6"
     assert find_model("resnet:1,2,3,1").variants == {"today": 224, "paper": 227}
 

@@ -151,14 +151,14 @@ def test_residual_scale_is_the_first_weight_of_each_block_s_last_batch_norm(buil
 @pytest.mark.parametrize("variant", ["today", "paper"])
 @pytest.mark.parametrize("side", [32, 33, 64])
 def test_small_images_work(variant: Variant, side: int) -> None:
-    for network in (resnet18(10, variant), resnet50(10, variant)):
+    for network in (resnet18(10, variant=variant), resnet50(10, variant=variant)):
         training_graph(forward_graph(network, (2, 3, side, side)), SGD())
 
 
 @pytest.mark.parametrize("build", [resnet18, resnet50])
 def test_pytorch_runs_what_the_graph_says(build: Any, torch_network: Any, initial_values: Any) -> None:
     for variant in ("today", "paper"):
-        graph = forward_graph(build(10, variant), (2, 3, 32, 32))
+        graph = forward_graph(build(10, variant=variant), (2, 3, 32, 32))
         net = torch_network(graph, initial_values(graph))
         loss = net.loss(np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32), np.array([1, 2]))
         assert np.isfinite(loss)

@@ -45,6 +45,7 @@ class FakeCuda:
     memcpyHostToDevice, memcpyDeviceToHost = 1, 2
     streamNonBlocking, eventDisableTiming, eventDefault, hostAllocDefault = 1, 2, 0, 0
     streamCaptureModeThreadLocal = 1
+    major = 9
 
     def __init__(self, total=2**32, seed=0, pinnable=2**40, rate=50e9):
         self.calls = Counter()
@@ -70,7 +71,7 @@ class FakeCuda:
         return 1
 
     def getDeviceProperties(self, device):
-        return {"name": b"a GPU of the host's memory"}
+        return {"name": b"a GPU of the host's memory", "major": self.major}
 
     def memGetInfo(self):
         return self._total - sum(a.nbytes for a in self._memory.values()), self._total

@@ -46,7 +46,7 @@ class CudaBackend:
 
     def __init__(self, library: Library, machine: Machine, math: str = "float32") -> None:
         self.machine = machine
-        self._math = math
+        self.math = math
         self._library = library
         self._plain = ReferenceBackend()
         self._parts: dict[Signature, tuple[Part, ...]] = {}
@@ -64,7 +64,7 @@ class CudaBackend:
         Raises:
             ConfigError: the graph computes in another type than float32.
         """
-        return lower(graph, self._math)
+        return lower(graph, self.math)
 
     def kernels(self, graph: Graph, op: Op) -> tuple[Kernel, ...]:
         """List the plans of cuDNN, its first choice first, or the one way to compute anything else.

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ....layers.dropout import scale_of_kept
 from .kernel_program import (
     KernelProgram,
     element_type,
@@ -28,7 +29,7 @@ def _dropout(request: OpRequest) -> KernelProgram:
     suffix = element_type(request, x, y).suffix
     require(same_order(x, y), request, "tensors of one shape and layout")
     p, count, shape = request.attrs["p"], elements(x), x.spec.shape
-    drawn = np.int64(request.attrs["stream"]), np.float32(p), np.float32(1.0 / (1.0 - p))
+    drawn = np.int64(request.attrs["stream"]), np.float32(p), np.float32(scale_of_kept(p))
     if x.layout == PLAIN or plain_alike(shape):
         call = launch_items("dropout_plain" + suffix, -(-count // BLOCK), pointers(0, 1, 2), np.int64(count), *drawn)
     else:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....memory.cuda.device import CudaMachine, device_name
 from ....memory.cuda.runtime import CudaRuntime
-from ....memory.errors import DeviceError
+from ....memory.errors import ConfigError, DeviceError
 from ....memory.sizes import align_up
 from ....scheduler.plan.steps import ALIGNMENT
 from ..backend import Kernel
@@ -31,6 +31,8 @@ from .op_request import OpRequest
 from .parts import Product
 
 OPTIONS = ("-std=c++17",)
+AMPERE = 8
+"""The generation of GPUs, the first number of their compute capability, whose tensor cores first took bfloat16."""
 TF32_MATH = 3
 """cuBLAS' CUBLAS_TF32_TENSOR_OP_MATH; 0, its default, multiplies float32 as such."""
 CUBLAS = ("libcublas.so.13", "libcublas.so.12")
@@ -185,6 +187,18 @@ def _cublas() -> ctypes.CDLL:
     raise DeviceError("cuda", f"the library {' or '.join(CUBLAS)}", "none", INSTALL)
 
 
+def require_math(runtime: CudaRuntime, math: str) -> None:
+    """Refuse math that the current GPU does not compute with: only later ones multiply bfloat16 and tf32.
+
+    Raises:
+        ConfigError: says which generation the GPU is of.
+    """
+    major = int(runtime.getDeviceProperties(0)["major"])
+    if math != "float32" and major < AMPERE:
+        found = f"{math!r} on {device_name(runtime)} of generation {major}"
+        raise ConfigError("math", f"'float32', or a GPU of generation {AMPERE} or later", found)
+
+
 def cuda_backend(math: str = "float32", graphs: bool = True) -> CudaBackend:
     """Make the backend of this machine's GPU.
 
@@ -193,8 +207,9 @@ def cuda_backend(math: str = "float32", graphs: bool = True) -> CudaBackend:
         graphs: whether a step is captured into a CUDA graph.
 
     Raises:
-        ConfigError: there is no such math.
+        ConfigError: there is no such math, or the GPU does not compute with it.
         DeviceError: a package, the driver or the GPU is missing; says which and how to get it.
     """
     machine = CudaMachine(graphs=graphs)
+    require_math(machine.runtime, math)
     return CudaBackend(GpuLibrary(machine.runtime, math), machine, math)

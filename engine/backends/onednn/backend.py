@@ -51,6 +51,7 @@ class OneDnnBackend:
 
     name = "onednn"
     machine = HostMachine()
+    math = "float32"
 
     def __init__(self) -> None:
         """Load the library; raises DeviceError where there is none."""

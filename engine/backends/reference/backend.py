@@ -32,6 +32,7 @@ class ReferenceBackend:
 
     name = "reference"
     machine = HostMachine()
+    math = "float32"
 
     def __init__(self) -> None:
         self._kernels: dict[Signature, tuple[NumpyKernel, ...]] = {}

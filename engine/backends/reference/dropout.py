@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ....layers.dropout import scale_of_kept
 from ....layers.graph import TensorSpec
 from .blocks import flat_spans
 from .numpy_kernel import Array, Implementation, NumpyKernel, OpSpec
@@ -32,7 +33,7 @@ def uniforms(random_key: Array, stream: int) -> np.random.Generator:
 def _dropout(op: OpSpec) -> tuple[NumpyKernel, ...]:
     p, stream = op.attrs["p"], op.attrs["stream"]
     longest, pieces = flat_spans(math.prod(op.inputs[0].shape))
-    scale, threshold = 1.0 / (1.0 - p), np.float32(p)
+    scale, threshold = scale_of_kept(p), np.float32(p)
 
     def run(x: Array, random_key: Array, y: Array, numbers: Array, dropped: Array) -> None:
         generator = uniforms(random_key, stream)

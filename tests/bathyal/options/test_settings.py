@@ -35,7 +35,7 @@ def test_options_become_settings():
     settings = read_settings(parse(*OTHERS, "--lr=0.5", "--weight-decay=0.25", "--nesterov"), SHAPE)
     assert settings == Settings(
         input_shape=SHAPE,
-        optimizer=bt.SGD(0.5, 0.9, 0.25, nesterov=True),
+        optimizer=bt.SGD(0.5, momentum=0.9, weight_decay=0.25, nesterov=True),
         memory=3 * 2**20,
         strategy="offload:lru",
         spill_dir="/x",

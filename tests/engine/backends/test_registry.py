@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bathyal as bt
+from bathyal.engine.backends import registry
 from bathyal.engine.backends.reference import ReferenceBackend
 from bathyal.engine.backends.registry import BACKENDS, BackendOptions, find_backend, make_backend
 
@@ -20,6 +21,7 @@ class CountingBackend(ReferenceBackend):
     def __init__(self, options):
         super().__init__()
         self.options = options
+        self.math = options.math
         self.launched = Counter()
 
     def bind(self, graph, op, kernel, repeat, arena):
@@ -94,6 +96,49 @@ def test_it_says_which_math_it_knows(counting):
     assert counting[-1].options.math == "bf16"
     with pytest.raises(bt.ConfigError, match="'float32' or 'bf16' on the device 'counting-numpy'"):
         bt.Trainer(network(), SHAPE, device="counting-numpy", math="tf32")
+
+
+def test_a_backend_that_ignores_the_math_is_found_out():
+    bt.register_backend("own-deaf", lambda options: ReferenceBackend(), math=("float32", "bf16"))
+    try:
+        with pytest.raises(bt.ConfigError, match="'bf16', as asked for, got a backend that computes in 'float32'"):
+            bt.Trainer(network(), SHAPE, device="own-deaf", math="bf16")
+    finally:
+        bt.unregister_backend("own-deaf")
+
+
+@pytest.mark.parametrize("math", ["bf16", "tf32"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_auto_takes_none_that_computes_with_another_math(math, dtype, monkeypatch):
+    def missing(options):
+        raise bt.DeviceError("device 'cuda'", "an NVIDIA GPU", "none")
+
+    reason = "an NVIDIA GPU, got none" if dtype == "float32" else "in float64"
+    entry = registry.BackendEntry(missing, BACKENDS["cuda"].math)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(bt.ConfigError, match=rf"^math: expected 'float32'.*{reason}"),
+    ):
+        patch.setattr(registry, "BACKENDS", {**BACKENDS, "cuda": entry})
+        registry._make_best(BackendOptions(dtype, math))
+    with pytest.raises(bt.ConfigError, match=r"^math: expected 'float32' on the device 'onednn'"):
+        bt.Trainer(network(), SHAPE, device="onednn", math=math, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ("gpu", "cuda"),
+        ("GPU", "cuda"),
+        ("cuda:0", "cuda"),
+        ("cpu", "onednn"),
+        ("cpu:0", "onednn"),
+        ("numpy", "reference"),
+    ],
+)
+def test_names_of_other_libraries_are_told_what_is_meant(other, name):
+    with pytest.raises(bt.ConfigError, match=f"^device: expected one of auto, .*got '{other}'. Write '{name}'"):
+        bt.Trainer(network(), SHAPE, device=other)
 
 
 def test_a_name_that_was_taken_back_is_gone(counting):

@@ -376,3 +376,38 @@ class TestGeometry:
             row = decode_image(str(tmp_path / "x.png"), (8, 8), rng)[4, :, 1].astype(int)
             mirrored += row[0] > row[-1]
         assert 70 < mirrored < 130
+
+
+def test_parts_of_the_data_are_not_taken_for_classes(tmp_path):
+    for part in ("train", "Val"):
+        fill(tmp_path / part)
+    with pytest.raises(ConfigError, match=r"parts of the data, not classes: give .*Val"):
+        ImageFolder(tmp_path, 8, 4)
+    assert ImageFolder(tmp_path / "train", 8, 4).classes == ("cat", "dog", "eel")
+    fill(tmp_path, ("other",))
+    assert ImageFolder(tmp_path, 8, 4).classes == ("Val", "other", "train")
+
+
+def test_classes_may_be_called_as_parts_are(tmp_path):
+    assert ImageFolder(fill(tmp_path, ("test", "train")), 8, 4).classes == ("test", "train")
+
+
+@pytest.mark.parametrize(("drop_last", "sizes"), [(False, (4, 3)), (True, (4,))])
+def test_the_sizes_of_batches_are_known_ahead(tmp_path, drop_last, sizes):
+    assert ImageFolder(fill(tmp_path), 8, 4, drop_last=drop_last).batch_sizes() == sizes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({"size": size} for size in (0, (8,), (8, 8, 8), "8", 8.0, True, 10**30)),
+        *({"batch": batch} for batch in (0, "4", 10**30)),
+        *({"workers": workers} for workers in (0, 10**9, None)),
+        *({name: value} for name in ("shuffle", "augment", "drop_last") for value in (1, "no", None)),
+        *({"mean": mean} for mean in ("red", (1, 2), (1, 2, float("nan")), None, (10**400, 0, 0))),
+        *({"root": root} for root in (None, 3)),
+    ],
+)
+def test_arguments_that_make_no_sense(tmp_path, given):
+    with pytest.raises(ConfigError):
+        ImageFolder(**{"root": fill(tmp_path), "size": 8, "batch": 4, **given})

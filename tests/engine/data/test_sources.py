@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bathyal.engine.data.checks import as_batch, as_images
-from bathyal.engine.data.sources import ArrayDataset, FromIterable, Source, Use, draw_order, make_random_stream
+from bathyal.engine.data.sources import (
+    ArrayDataset,
+    FromIterable,
+    Source,
+    Use,
+    draw_order,
+    find_batch_sizes,
+    make_random_stream,
+)
 from bathyal.engine.data.synthetic import Synthetic, digits
 from bathyal.layers import Target
 from bathyal.memory.errors import ConfigError, DataError, DeviceError
@@ -99,7 +107,7 @@ class TestArrayDataset:
 
     @pytest.mark.parametrize("wrong", [{"batch": 0}, {"batch": True}, {"batch": 2.0}, {"seed": -1}, {"seed": 2**64}])
     def test_bad_numbers_are_refused(self, wrong):
-        with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected an int"):
+        with pytest.raises(ConfigError, match=f"ArrayDataset: expected {next(iter(wrong))} as a whole number"):
             ArrayDataset(*numbered(5), **{"batch": 2, **wrong})
 
     def test_a_position_beyond_the_epoch_is_refused_at_once(self):
@@ -423,3 +431,64 @@ def test_images_alone_are_checked_as_in_a_batch():
     np.testing.assert_array_equal(as_images(images[:2], SHAPE, np.float64, 3), check(images[:2], labels[:2])[0])
     with pytest.raises(DataError, match=r"batch 3, images: .*1 to 4 images, got 0"):
         as_images(images[:0], SHAPE, np.float32, 3)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("count", [3, 4, 7, 8, 9])
+def test_a_source_says_the_sizes_of_its_batches(count, drop_last):
+    source = ArrayDataset(*numbered(count), 3, drop_last=drop_last)
+    found = {len(labels) for epoch in range(2) for _, labels in source.epoch(epoch)}
+    assert source.batch_sizes() == find_batch_sizes(source) == tuple(sorted(found, reverse=True))
+
+
+def test_a_batch_that_is_larger_than_the_data_is_short():
+    assert ArrayDataset(*numbered(2), 3).batch_sizes() == (2,)
+
+
+def test_sizes_of_batches_of_lists_are_known_and_of_others_are_not():
+    pairs = [numbered(n) for n in (2, 4, 2, 3)]
+    assert FromIterable(pairs).batch_sizes() == FromIterable(tuple(pairs)).batch_sizes() == (4, 3, 2)
+    for unknown in (iter(pairs), lambda: pairs, [], [*pairs, None], [(None, None)]):
+        assert FromIterable(unknown).batch_sizes() is None
+    assert len(list(FromIterable(pairs).epoch(0))) == 4
+    assert Synthetic((1, 2, 2), 3, 5, 4).batch_sizes() == (5,)
+
+
+def test_a_source_that_says_no_sizes_is_a_source():
+    class Own:
+        batches_per_epoch = None
+
+        def epoch(self, number, first_batch=0):
+            return iter(())
+
+    assert isinstance(Own(), Source)
+    assert find_batch_sizes(Own()) is None
+
+
+def test_an_iterator_that_was_used_up_is_named():
+    pairs = iter([numbered(2)])
+    assert len(list(FromIterable(pairs).epoch(0))) == 1
+    with pytest.raises(DataError, match="used up by an earlier loop"):
+        list(FromIterable(pairs).epoch(0))
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda: ArrayDataset(*numbered(4), "2"), "batch"),
+        (lambda: ArrayDataset(*numbered(4), 2.0), "batch"),
+        (lambda: ArrayDataset(*numbered(4), 2, shuffle=1), "shuffle as True or False"),
+        (lambda: ArrayDataset(*numbered(4), 2, drop_last="no"), "drop_last as True or False"),
+        (lambda: ArrayDataset(*numbered(4), 2, seed=-1), "seed"),
+        (lambda: ArrayDataset(*numbered(4), 2, seed=2**64), "seed"),
+        (lambda: Synthetic(1000, 3, 2, 2), "shape"),
+        (lambda: Synthetic((1, 2.0), 3, 2, 2), "shape"),
+        (lambda: Synthetic((1, 2), True, 2, 2), "classes"),
+        (lambda: Synthetic((1, 2), 3, 10**30, 2), "batch"),
+    ],
+)
+def test_arguments_that_make_no_sense(make, part):
+    with pytest.raises(ConfigError, match=part):
+        make()
+    with pytest.raises(TypeError):
+        ArrayDataset(*numbered(4), 2, True)

@@ -13,7 +13,7 @@ import pytest
 from bathyal.engine.backends.backend import Kernel
 from bathyal.engine.backends.cuda import gpu_library
 from bathyal.engine.backends.cuda.backend import CudaBackend
-from bathyal.engine.backends.cuda.gpu_library import GpuLibrary
+from bathyal.engine.backends.cuda.gpu_library import GpuLibrary, require_math
 from bathyal.engine.backends.cuda.kernel_program import KernelCall, KernelProgram, Pointer
 from bathyal.engine.backends.cuda.parts import Product
 from bathyal.memory.arena import Arena
@@ -196,3 +196,13 @@ def test_math_and_version(stand_ins):
     assert "a GPU of the host's memory" in GpuLibrary(FakeCuda()).version()
     with pytest.raises(ConfigError, match="math"):
         GpuLibrary(FakeCuda(), "fp8")
+
+
+@pytest.mark.parametrize("math", ["bf16", "tf32"])
+def test_a_gpu_before_ampere_computes_in_float32_alone(math):
+    runtime = FakeCuda()
+    require_math(runtime, math)
+    runtime.major = 7
+    require_math(runtime, "float32")
+    with pytest.raises(ConfigError, match=rf"^math: .*generation 8 or later, got '{math}' on a GPU.* of generation 7"):
+        require_math(runtime, math)

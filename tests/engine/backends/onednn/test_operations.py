@@ -78,7 +78,10 @@ def random_convolution(rng):
     groups = rng.choice([g for g in (1, 1, 2, 4, channels) if channels % g == 0])
     outputs = rng.choice(CHANNELS) if groups == 1 else groups * rng.choice((1, 2, 3, 8))
     window = [pair(rng, values) for values in ((1, 2, 3, 5), (1, 1, 2, 3), (0, 1, 2, 3), (1, 1, 2))]
-    convolution = Conv2d(outputs, *window, groups, rng.random() < 0.5)
+    kernel, stride, padding, dilation = window
+    convolution = Conv2d(
+        outputs, kernel, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=rng.random() < 0.5
+    )
     if rng.random() < 0.3:
         return Sequential(convolution, ReLU(), *END), channels
     return Sequential(Conv2d(channels, 1), BatchNorm2d(), convolution, BatchNorm2d(), *END), channels
@@ -100,7 +103,7 @@ def test_random_convolutions(seed):
 @pytest.mark.parametrize("channels", CHANNELS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_depthwise_and_pointwise_convolutions(channels, bias):
-    layers = (Conv2d(channels, 3, 1, 1, groups=channels, bias=bias), ReLU(), Conv2d(2 * channels, 1, bias=bias))
+    layers = (Conv2d(channels, 3, padding=1, groups=channels, bias=bias), ReLU(), Conv2d(2 * channels, 1, bias=bias))
     assert {"conv2d", "conv2d_backward_data", "conv2d_backward_weights"} <= check(
         Sequential(*layers, *END), (2, channels, 7, 6)
     )

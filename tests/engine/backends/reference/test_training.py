@@ -116,17 +116,17 @@ def test_updates_are_pytorchs(harness, torch, close, optimizer, shape, dtype):
 def network():
     def block(channels, stride):
         body = Sequential(
-            Conv2d(channels, 3, stride, 1, bias=False),
+            Conv2d(channels, 3, stride=stride, padding=1, bias=False),
             BatchNorm2d(),
             ReLU(),
-            Conv2d(channels, 3, 1, 1, bias=False),
+            Conv2d(channels, 3, padding=1, bias=False),
             BatchNorm2d(),
         )
-        shortcut = Sequential(Conv2d(channels, 1, stride, bias=False), BatchNorm2d()) if stride > 1 else None
+        shortcut = Sequential(Conv2d(channels, 1, stride=stride, bias=False), BatchNorm2d()) if stride > 1 else None
         return Residual(body, shortcut, ReLU())
 
     return Sequential(
-        Conv2d(8, 3, 1, 1, bias=False),
+        Conv2d(8, 3, padding=1, bias=False),
         BatchNorm2d(),
         ReLU(),
         block(8, 1),
