@@ -230,9 +230,7 @@ class Trainer:
     def prepare(self, images: int) -> None:
         """Plan the training step for a batch of so many images, which is done otherwise when the first one comes.
 
-        Raises:
-            BudgetError: no plan fits.
-            ShapeError: a layer takes no batch of that size.
+        Raises BudgetError where no plan fits, and ShapeError where a layer takes no batch of that size.
         """
         if images <= self.settings.input_shape[0]:
             self._session.program(Mode.TRAINING, images)

@@ -22,14 +22,12 @@ from ...memory.arguments import Instance, Pair, Switch, Whole, show
 from ...memory.errors import ConfigError, DataError, DeviceError
 from .decoding import count_decoding_bytes, decode_image
 from .prefetch import count_results_alive, run_ahead
+from .random_streams import Use, draw_order, make_random_stream
 from .sources import (
     Batch,
-    Use,
     check_first_batch,
     count_batches,
-    draw_order,
     list_batch_sizes,
-    make_random_stream,
     require_seed,
 )
 

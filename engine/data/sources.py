@@ -2,8 +2,6 @@
 
 Decides which samples make up which batch, from a seed, the number of the epoch and the position in it, never from what
 was drawn before: a run that resumes at batch k of epoch e gets the batches that the uninterrupted run would have got.
-Random numbers come from the counter-based generator Philox-4x64 (Salmon et al., "Parallel random numbers: as easy as
-1, 2, 3", SC 2011), keyed by (seed, use) with (epoch, index) as the counter.
 
 Does not check the values in a batch (`checks.py` does, at the border of the trainer), nor that a user's own iterable
 repeats itself: resuming such a run is only as exact as the iterable is.
@@ -13,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import KW_ONLY, dataclass
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -22,6 +19,7 @@ import numpy.typing as npt
 
 from ...memory.arguments import LARGEST_WHOLE, Argument, Switch, Whole, read_fields
 from ...memory.errors import DataError
+from .random_streams import Use, draw_order
 
 LARGEST_SEED = 2**64 - 1
 Batch: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
@@ -86,35 +84,8 @@ class SizedSource(Protocol):
 
 
 def find_batch_sizes(source: object) -> tuple[int, ...] | None:
-    """Return what a source, or any iterable, says of the sizes of its batches, the largest first; None where nothing."""
+    """Return what the data say of the sizes of their batches, the largest first; None where they say nothing."""
     return source.batch_sizes() if isinstance(source, SizedSource) else None
-
-
-class Use(IntEnum):
-    """What random numbers are for; streams of different uses are independent. Checkpoints rely on these numbers."""
-
-    SHUFFLE = 1
-    SYNTHETIC = 2
-    TEMPLATE = 3
-    AUGMENT = 4
-    SPLIT = 5
-
-
-def make_random_stream(seed: int, use: Use, epoch: int = 0, index: int = 0) -> np.random.Philox:
-    """Return the random bits that belong to (seed, use, epoch, index), whatever was drawn before."""
-    key = np.array([seed, use], dtype=np.uint64)
-    # The two low words count the draws within the stream.
-    return np.random.Philox(key=key, counter=np.array([0, 0, index, epoch], dtype=np.uint64))
-
-
-def draw_order(length: int, seed: int, use: Use, epoch: int = 0) -> npt.NDArray[np.int64]:
-    """Return a random order of `length` samples.
-
-    It sorts raw words: numpy promises Philox's raw words for all its versions, but not `Generator.permutation`, and a
-    run must resume the same under the next numpy.
-    """
-    words = make_random_stream(seed, use, epoch).random_raw(length)
-    return np.argsort(words, kind="stable").astype(np.int64, copy=False)
 
 
 def require_count(where: str, value: object, least: int = 1, most: int | None = None) -> int:

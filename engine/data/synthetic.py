@@ -17,14 +17,12 @@ import numpy.typing as npt
 
 from ...memory.arguments import Argument, Number, Whole, read_fields, show
 from ...memory.errors import ConfigError, DeviceError
+from .random_streams import Use, draw_order, make_random_stream
 from .sources import (
     ARGUMENTS,
     ArrayDataset,
     Batch,
-    Use,
     check_first_batch,
-    draw_order,
-    make_random_stream,
     require_count,
     require_seed,
 )

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ....layers.graph import STATE, Graph, Op, Phase, Role, Tensor
-from ....layers.merge import ADD
 from ....layers.operations import Attrs
 from ....layers.shape import CONVERT
 from ....memory.errors import ConfigError, PlanError
@@ -29,6 +28,7 @@ from .handles import QUERY_DIFF_WEIGHTS, QUERY_WEIGHTS, QUERY_WORKSPACE, Primiti
 from .layouts import PLAIN, Layouts
 from .normalization import normalization_forward
 from .pooling import MAX, pooling_forward
+from .primals import find_primals
 from .recipes import computes, is_fast
 
 LayoutRequest = tuple[list[str], list[tuple[str, int | None]]]
@@ -45,7 +45,7 @@ class Lowering:
         self._tensors = list(graph.tensors)
         self._ops: list[Op] = []
         self._forward: dict[int, int] = {}
-        self._primal = _primals(graph)
+        self._primal = find_primals(graph)
         self._attrs: dict[int, Attrs] = {}
         self._image_layouts: dict[tuple[object, ...], str] = {}
 
@@ -320,26 +320,3 @@ class Lowering:
         self._ops.append(
             replace(op, id=number, inputs=tuple(inputs), outputs=tuple(outputs), attrs=attrs, forward_op=forward_op)
         )
-
-
-def _primals(graph: Graph) -> dict[int, int]:
-    """Find for each gradient that is read the tensor that it is the gradient of, by what its first reader does with it.
-
-    A gradient of a shape that no output of the forward operation has belongs to none: a rule may make what it likes.
-    """
-    primals: dict[int, int] = {}
-    for op in reversed(graph.ops):
-        for t in op.inputs:
-            if graph.tensors[t].role is not Role.GRADIENT:
-                continue
-            if op.phase is Phase.UPDATE:
-                primals[t] = op.inputs[0]
-            elif op.kind != ADD.name:
-                shape = graph.tensors[t].shape
-                outputs = (o for o in graph.ops[op.forward_op].outputs if graph.tensors[o].shape == shape)
-                primal = next(outputs, None)
-                if primal is not None:
-                    primals[t] = primal
-            elif op.outputs[0] in primals:
-                primals[t] = primals[op.outputs[0]]
-    return primals

@@ -7,14 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bathyal.engine.data.checks import as_batch, as_images
+from bathyal.engine.data.random_streams import Use, draw_order, make_random_stream
 from bathyal.engine.data.sources import (
     ArrayDataset,
     FromIterable,
     Source,
-    Use,
-    draw_order,
     find_batch_sizes,
-    make_random_stream,
 )
 from bathyal.engine.data.synthetic import Synthetic, digits
 from bathyal.layers import Target
