@@ -22,6 +22,8 @@ USER_SCRATCHPAD = 1
 ANY_TAG = 1
 BLOCKED_TAGS = MappingProxyType({8: 102, 16: 78})
 AVX2_BIT, AVX512_BIT = 0x04, 0x20
+CACHED_PRIMITIVES = 64
+"""The library keeps so many primitives that nobody holds; its own 1,024 are filled by a run with many sizes of batches."""
 RELU, ADDITION, MAXIMUM = 32, 131056, 131058
 HARDSWISH, LINEAR = 52, 38
 STEEP = 3.4e38
@@ -240,6 +242,7 @@ class Engine:
     def __init__(self) -> None:
         self.handle, self.stream, self.attributes, self.rectifying = (c_void_p() for _ in range(4))
         self.library = load()
+        check(self.library.dnnl_set_primitive_cache_capacity(CACHED_PRIMITIVES), "limit of cached primitives")
         check(self.library.dnnl_engine_create(byref(self.handle), 1, 0), "creation of an engine")
         check(self.library.dnnl_stream_create(byref(self.stream), self.handle, 1), "creation of a stream")
         for attributes in (self.attributes, self.rectifying):

@@ -40,6 +40,7 @@ SIGNATURES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("dnnl_post_ops_create", (P,)),
     ("dnnl_post_ops_append_eltwise", (P, N, c_float, c_float)),
     ("dnnl_post_ops_destroy", (P,)),
+    ("dnnl_set_primitive_cache_capacity", (N,)),
     ("dnnl_primitive_desc_query", (P, N, N, P)),
     ("dnnl_primitive_desc_next_impl", (P,)),
     ("dnnl_primitive_desc_clone", (P, P)),
