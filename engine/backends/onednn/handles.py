@@ -23,7 +23,7 @@ ANY_TAG = 1
 BLOCKED_TAGS = MappingProxyType({8: 102, 16: 78})
 AVX2_BIT, AVX512_BIT = 0x04, 0x20
 CACHED_PRIMITIVES = 64
-"""The library keeps so many primitives that nobody holds; its own 1,024 are filled by a run with many sizes of batches."""
+"""The library keeps so many primitives that nobody holds; its own 1,024 are filled by a run of many batch sizes."""
 RELU, ADDITION, MAXIMUM = 32, 131056, 131058
 HARDSWISH, LINEAR = 52, 38
 STEEP = 3.4e38
