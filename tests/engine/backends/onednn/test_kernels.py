@@ -32,7 +32,9 @@ def alone(graph, op, plain=False):
     if plain:
         tensors = [replace(t, layout="", nbytes=t.spec.nbytes) for t in tensors]
     inputs, outputs = (tuple(ids.index(t) for t in group) for group in (op.inputs, op.outputs))
-    single = replace(op, id=0, inputs=inputs, outputs=outputs, forward_op=0)
+    # In a layout with more rows a gradient has less padding than the convolution.
+    attrs = graph.ops[op.forward_op].attrs if plain else op.attrs
+    single = replace(op, id=0, inputs=inputs, outputs=outputs, attrs=attrs, forward_op=0)
     return Graph(op.name, tuple(tensors), (single,), outputs, 1)
 
 
