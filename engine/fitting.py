@@ -83,12 +83,12 @@ def start_fitting(
     return Fitting(take_steps(trainer, batches, epochs, steps, watch))
 
 
-def prepare_sizes(trainer: Trainer, batches: object, last: int | None) -> None:
+def prepare_sizes(trainer: Trainer, source: Source, last: int | None) -> None:
     """Plan all sizes of batches that are known ahead, so that none is refused when an epoch is nearly done.
 
     Args:
         trainer: that is about to train.
-        batches: the data.
+        source: of the batches.
         last: the step after which training ends; None where no step is the last. Before the end of an epoch no batch
             is short.
 
@@ -96,8 +96,7 @@ def prepare_sizes(trainer: Trainer, batches: object, last: int | None) -> None:
         BudgetError: one of them has no plan.
         ShapeError: a layer takes no batch of so few images.
     """
-    sizes = find_batch_sizes(batches) or ()
-    per_epoch = batches.batches_per_epoch if isinstance(batches, Source) else None
+    sizes, per_epoch = find_batch_sizes(source) or (), source.batches_per_epoch
     if last is not None and per_epoch is not None and last - trainer.step < per_epoch - trainer.batch:
         sizes = sizes[:1]
     for size in sizes:
@@ -122,7 +121,7 @@ def take_steps(
     """
     source = batches if isinstance(batches, Source) else FromIterable(batches)
     trainer.expect(batches)
-    prepare_sizes(trainer, batches, steps)
+    prepare_sizes(trainer, source, steps)
     while trainer.epoch < epochs and (steps is None or trainer.step < steps):
         for images, labels in source.epoch(trainer.epoch, trainer.batch):
             result = trainer.train_step(images, labels, watch=watch)

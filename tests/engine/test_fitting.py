@@ -56,6 +56,51 @@ def test_a_generator_serves_one_epoch_and_says_so(trainer):
         list(trainer.fit(source, epochs=2))
 
 
+class TestSizesThatAreKnownAhead:
+    """All are planned before the first step: an epoch of hours must not end in a refusal."""
+
+    def fit(self, images, steps=None, drop_last=False, memory="4 MiB", network=None):
+        network = network or bt.Sequential(
+            bt.Conv2d(4, 3), bt.MaxPool2d(6), bt.BatchNorm2d(), bt.ReLU(), bt.Flatten(), bt.Linear(2)
+        )
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(images, 3, 8, 8)).astype(np.float32), np.arange(images) % 2
+        data = bt.ArrayDataset(x, y, 8, drop_last=drop_last)
+        trainer = bt.Trainer(network, (8, 3, 8, 8), memory=memory, costs="analytic", device="reference")
+        with trainer:
+            try:
+                list(trainer.fit(data, steps=steps))
+            finally:
+                self.steps = trainer.step
+
+    def test_a_last_batch_that_a_layer_refuses(self):
+        with pytest.raises(bt.ShapeError, match=r"the last batch of an epoch has 1 images: .*--drop-last"):
+            self.fit(33)
+        assert self.steps == 0
+
+    def test_left_out_or_never_reached_it_does_no_harm(self):
+        self.fit(33, drop_last=True)
+        assert self.steps == 4
+        self.fit(33, steps=4)
+        assert self.steps == 4
+        with pytest.raises(bt.ShapeError):
+            self.fit(33, steps=5)
+
+    def test_two_images_are_enough(self):
+        self.fit(34)
+        assert self.steps == 5
+
+    def test_lists_are_known_too(self):
+        network = bt.Sequential(bt.BatchNorm2d(), bt.Flatten(), bt.Linear(2))
+        batches = [(np.ones((n, 3, 1, 1), np.float32), np.zeros(n, np.int64)) for n in (4, 4, 1)]
+        with bt.Trainer(network, (4, 3, 1, 1), memory="1 MiB", costs="analytic", device="reference") as trainer:
+            with pytest.raises(bt.ShapeError, match="the last batch of an epoch has 1 images"):
+                list(trainer.fit(batches))
+            assert trainer.step == 0
+            with pytest.raises(bt.DataError):
+                list(trainer.fit([(1, 2)]))
+
+
 @pytest.mark.parametrize(
     "choice",
     [
