@@ -93,10 +93,10 @@ def choose_budget(settings: Settings, machine: Machine, need: ProcessNeed, saved
     largest = machine.largest_budget(need.nbytes)
     if given > largest:
         works = f"Give at most {largest} (--memory {largest}), or" if largest else "Raise the limit, or"
+        left = f"left of the {format_size(free)} that are free, beside {need.describe()}" if largest < free else "free"
         raise BudgetError(
             "memory",
-            f"at most the {format_size_exact(largest)} that are left of the {format_size(free)} that are free, "
-            f"beside {need.describe()}",
+            f"at most the {format_size_exact(largest)} that are {left}",
             f"{format_size_exact(given)}",
             f"{works} end other programs.",
         )

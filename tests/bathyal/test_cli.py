@@ -1,6 +1,7 @@
 """The command line as a user meets it: in processes of its own."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -303,9 +304,15 @@ def test_held_out_images_of_other_classes_are_refused(tmp_path, capsys):
 
 
 def test_a_folder_with_one_class_is_a_mistake(tmp_path, capsys):
-    photos(tmp_path / "train", cat=10, dog=240)
+    photos(tmp_path / "photos", cat=10, dog=240)
     assert main(["train", *SMALL, "--data", str(tmp_path)]) == 1
     assert "val/" in capsys.readouterr().err
+
+
+def test_a_folder_of_parts_of_the_data_says_which_folder_to_give(tmp_path, capsys):
+    photos(tmp_path / "train", cat=10, dog=240)
+    assert main(["train", *SMALL, "--data", str(tmp_path)]) == 1
+    assert f"give {tmp_path}/train, or another of them" in capsys.readouterr().err
 
 
 def test_a_damaged_image_ends_the_run_and_keeps_the_steps_before_it(tmp_path, capsys):
@@ -338,11 +345,12 @@ def test_an_empty_name_is_not_the_current_folder(option):
     assert raised.value.code == 2
 
 
-def test_a_loss_that_is_no_number_is_null_in_json(capsys):
-    assert main(["train", *SMALL, "--device", "reference", "--steps", "4", "--lr", "1e30", "--json"]) == 0
-    text = capsys.readouterr().out
-    assert "NaN" not in text
-    assert lines(text)[-1]["loss"] is None
+def test_a_run_that_diverges_ends_with_an_error_and_no_nan_in_its_json(capsys):
+    assert main(["train", *SMALL, "--device", "reference", "--steps", "4", "--lr", "1e30", "--json"]) == 1
+    captured = capsys.readouterr()
+    assert "NaN" not in captured.out
+    assert all(math.isfinite(step["loss"]) for step in lines(captured.out))
+    assert "step 2" in captured.err
 
 
 def test_speed_counts_the_images_that_were_there(capsys):

@@ -118,7 +118,7 @@ def test_kernels_and_link_are_measured_on_the_gpu(runtimes, tmp_path):
 
 
 def test_what_is_free_is_what_the_gpu_has(runtimes):
-    with pytest.raises(bt.BudgetError, match=r"at most the 67108864 bytes"):
+    with pytest.raises(bt.BudgetError, match=r"at most the 64.0 MiB \(67108864 bytes\) that are free, got"):
         _ = trainer(memory="1 GiB").plan
     with trainer(memory=None) as t:
         t.train_step(*next(batches(1)))

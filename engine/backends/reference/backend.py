@@ -112,9 +112,8 @@ class ReferenceBackend:
         """Name numpy, its BLAS library with architecture and threads, and the instruction sets in use."""
         found = [info for info in threadpool_info() if info["user_api"] == "blas"]
         # Others come and go with whatever else is imported, and compute nothing here.
-        own = [
-            info for info in found if Path(info["filepath"]).parent == Path(np.__file__).parent.with_name("numpy.libs")
-        ]
+        beside_numpy = Path(np.__file__).resolve().parent.with_name("numpy.libs")
+        own = [info for info in found if Path(info["filepath"]).resolve().parent == beside_numpy]
         libraries = sorted(
             f"{info['internal_api']} {info['version']} {info.get('architecture', '')} {info['num_threads']} threads"
             for info in own or found
