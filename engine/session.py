@@ -278,7 +278,8 @@ class Session:
         if saved is None or self._plan_file is None:
             return None
         require_plan_fits(self._plan_file, saved, problem.graph, problem.costs, here, self.device.arena.nbytes)
-        verify(saved.plan, problem.graph, problem.costs, infer_layout(saved.plan, problem.graph))
+        layout = infer_layout(saved.plan, problem.graph)
+        verify(saved.plan, problem.graph, problem.costs, layout, problem.most_outside_bytes)
         known = self.known_kernels.get(name_program(Mode.TRAINING, self.settings.input_shape[0]))
         if known is not None and known != saved.kernels:
             logger.warning("the saved plan has other kernels than the checkpoint: results may differ in bits")

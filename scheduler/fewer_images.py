@@ -65,7 +65,7 @@ def follow_plan(problem: Problem, plan: Plan, graph: Graph) -> Plan | None:
     )
     timeline = simulate(followed, problem.costs)
     followed = replace(followed, live_peak_bytes=timeline.peak_bytes, predicted_seconds=timeline.seconds)
-    verify(followed, problem.graph, problem.costs, problem.state)
+    verify(followed, problem.graph, problem.costs, problem.state, problem.most_outside_bytes)
     return followed
 
 

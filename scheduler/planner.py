@@ -101,11 +101,23 @@ class StrategyPlanner:
                 least_bytes=least,
             )
         chosen = require_placed(self._strategy.fastest(budget_bytes) or self._smallest)
+        self._require_allowed_outside(chosen)
         chosen = self._placer.finish(chosen, budget_bytes)
         plan = write_plan(problem, str(self.strategy), budget_bytes, chosen, least)
         plan = replace(plan, chain_bound_seconds=self._strategy.chain_bound_seconds(budget_bytes))
-        verify(plan, problem.graph, problem.costs, chosen.state)
+        verify(plan, problem.graph, problem.costs, chosen.state, problem.most_outside_bytes)
         return plan
+
+    def _require_allowed_outside(self, chosen: PlacedOrder) -> None:
+        """Refuse a limit on what lies outside the arena to which no order keeps that was found."""
+        if not self._placer.is_allowed_outside(chosen):
+            least, most = chosen.outside_end, self.problem.most_outside_bytes or 0
+            raise BudgetError(
+                f"bytes outside the arena for strategy {str(self.strategy)!r}",
+                f"a limit of at least {least} bytes ({format_size(least)})",
+                f"{most} bytes ({format_size(most)})",
+                "Allow more there (--spill-size), give more memory, or take a strategy that moves nothing.",
+            )
 
     def _hint(self) -> str:
         """Say which strategies need less memory, first one without a link."""
@@ -117,6 +129,9 @@ class StrategyPlanner:
             if not has_least and not problem.fixed_state:
                 linked = replace(problem, costs=replace(problem.costs, link=Link(1.0, 1.0)))
                 words.append(f"With a disk (--spill-dir) {_describe_need(linked, find_least_with_link())}.")
+        if problem.most_outside_bytes is not None and kind.link is not LinkUse.NONE:
+            most = format_size(problem.most_outside_bytes)
+            words.append(f"At most {most} may lie outside the arena: with more (--spill-size) less memory may do.")
         return " ".join(words) or "Give more memory, a smaller batch or smaller images."
 
 

@@ -95,6 +95,11 @@ class Placer:
         outside = state.tensors_outside(graph)
         return find_lifetimes(graph, order, choose or self.choose, whole_step=self._whole_step, outside=outside)
 
+    def is_allowed_outside(self, placed: PlacedOrder) -> bool:
+        """Whether an order keeps to the limit on what may lie outside the arena."""
+        most = self.problem.most_outside_bytes
+        return most is None or placed.outside_end <= most
+
     def place_order(self, order: Order, choose: KernelChoice | None = None, enough: int | None = None) -> PlacedOrder:
         """Find the instances of an order and their addresses.
 
@@ -193,15 +198,23 @@ class Placer:
         return float(starts[-1])
 
     def choose_smallest(self, found: Iterable[PlacedOrder]) -> PlacedOrder:
-        """Return the one that needs the least memory; of equally small ones the faster."""
-        return min(found, key=lambda placed: (placed.end, self.seconds(placed.lifetimes)))
+        """Return the one that needs the least memory; of equally small ones the faster.
+
+        One that puts more outside than may be there is taken only where all do: the one that puts the least there.
+        """
+
+        def rank(placed: PlacedOrder) -> tuple[int, int, float]:
+            over = 0 if self.is_allowed_outside(placed) else placed.outside_end
+            return over, placed.end, self.seconds(placed.lifetimes)
+
+        return min(found, key=rank)
 
     def choose_fastest(self, proposed: Iterable[PlacedOrder | None], budget_bytes: int) -> PlacedOrder | None:
         """Return the one that is fastest with the kernels that fit beside it; None where nothing is proposed.
 
         Of equally fast ones the first is taken.
         """
-        found = [placed for placed in proposed if placed is not None]
+        found = [placed for placed in proposed if placed is not None and self.is_allowed_outside(placed)]
         if len(found) < 2:
             return found[0] if found else None
         finished = [self.finish(placed, budget_bytes) for placed in found]

@@ -7,6 +7,7 @@ The verifier replays the steps and raises `PlanError` unless all of this holds:
 - No two live instances overlap.
 - Transfers are waited for before a step relies on them.
 - State lies where all plans of a run expect it.
+- No more bytes are in the arena, and outside of it, than there may be.
 
 It shares no code with the planners. Seconds are not checked.
 """
@@ -26,8 +27,17 @@ from .transfer_states import StateTracker, TransferEvent
 from .verify_moves import TransferReplay
 
 
-def verify(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout) -> None:
-    """Check `plan` against the lowered `graph`, its kernels and the addresses of the state.
+def verify(
+    plan: Plan, graph: Graph, costs: CostTable, state: StateLayout, most_outside_bytes: int | None = None
+) -> None:
+    """Check `plan` against the lowered `graph`, its kernels, the addresses of the state and the limits on its bytes.
+
+    Args:
+        plan: to be checked; its own budget is the limit on what lies in the arena.
+        graph: that it is for.
+        costs: the kernels.
+        state: where the state lies.
+        most_outside_bytes: the limit on what lies outside the arena; None for none.
 
     Raises:
         PlanError: names the step and the rule that it breaks.
@@ -36,6 +46,8 @@ def verify(plan: Plan, graph: Graph, costs: CostTable, state: StateLayout) -> No
         raise PlanError("plan", f"a plan for the graph {graph.fingerprint()[:12]}", plan.graph[:12])
     if plan.peak_bytes > plan.budget_bytes:
         raise PlanError("plan", f"at most {plan.budget_bytes} bytes", f"{plan.peak_bytes}")
+    if most_outside_bytes is not None and plan.outside_bytes > most_outside_bytes:
+        raise PlanError("plan", f"at most {most_outside_bytes} bytes outside the arena", f"{plan.outside_bytes}")
     _check_instances(plan, graph, state)
     _check_steps(plan, graph, costs, state)
     _check_overlaps(plan)

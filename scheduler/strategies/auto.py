@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..layout.placer import PlacedOrder, Placer
 from .chain import ChainStrategy
-from .offload import STREAM, make_stream
+from .offload_kinds import STREAM, make_stream
 from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
 

@@ -19,11 +19,10 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
-from ...layers.graph import STATE, Phase
+from ...layers.graph import STATE
 from ...layers.kinds import KINDS
-from ...memory.errors import one_of
 from ...memory.sizes import format_size
 from ..layout.kernels import KernelChoice, Kernels, choose_fastest_within
 from ..layout.lifetimes import Lifetimes
@@ -38,7 +37,7 @@ from ..plan.link import Link
 from ..plan.state_layout import StateLayout
 from ..plan.steps import NO_TENSOR, PAGE, Run
 from .chain import ChainStrategy
-from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
+from .strategy import Strategy, StrategyName
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +54,10 @@ WORKSPACE_SHARE = 8
 FIRST_TRIED = 3
 """Layouts of the state are listed from the one on in which the least stays. All orders are first tried with the layout
 a third of the way along the list: its length divided by this."""
+
+
+PARTS = 16
+"""Where the plan of least memory puts more outside than may be there, ever more sixteenths of it are kept inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,31 +144,65 @@ class OffloadStrategy(Strategy):
         return keep_state(problem.graph, 0, PAGE) if self._streams else problem.state
 
     def smallest(self) -> PlacedOrder:
-        """Return the plan of least memory."""
+        """Return the plan of least memory that puts no more outside than may be there.
+
+        Where none does, it is the one that puts the least there, which the planner refuses.
+        """
+        placed = self._find_smallest(self._least_state, 0)
+        if self._placer.is_allowed_outside(placed):
+            return placed
+        tried = [self._find_allowed(states) for states in self._list_limited()]
+        return self._placer.choose_smallest([placed, *(found for found in tried if found is not None)])
+
+    def _list_limited(self) -> list[Iterator[tuple[StateLayout, int]]]:
+        """List ways to put less outside, each a series that takes ever more of the arena: layouts, and spare bytes."""
+        graph, last = self._placer.problem.graph, self._least_state
+        ways: list[Iterator[tuple[StateLayout, int]]] = []
+        if self._streams:
+            total = sum(t.nbytes for t in graph.with_role(*STATE))
+            last = keep_state(graph, total)
+            ways.append((keep_state(graph, total * n // PARTS), 0) for n in range(1, PARTS + 1))
+        # Whole pages for all that may move can take twice the bytes of an order that moves nothing.
+        whole = self._placer.place_order(self._own_order).end
+        ways.append((last, whole * n // PARTS) for n in range(2 * PARTS + 1))
+        return ways
+
+    def _find_allowed(self, states: Iterator[tuple[StateLayout, int]]) -> PlacedOrder | None:
+        """Return the first plan of a series that puts no more outside than may be there."""
+        found = (self._find_smallest(state, spare) for state, spare in states)
+        return next(filter(self._placer.is_allowed_outside, found), None)
+
+    def _find_smallest(self, state: StateLayout, spare_bytes: int) -> PlacedOrder:
+        """Return the plan of least memory with one layout of the state, and with so many bytes more than the least."""
         orders = [self._own_order]
         if self._recomputation is not None:
             orders.append(self._recompute(len(self._segments.segments), Recomputation.MEMORY_CENTRIC, 0))
-        candidates = [self._make_candidate("least memory", o, self._placer.choose, self._least_state) for o in orders]
+        candidates = [self._make_candidate("least memory", o, self._placer.choose, state) for o in orders]
         least = min(candidates, key=lambda candidate: candidate.uses.least_bytes())
         del candidates, orders  # a deep network's take tens of MiB
-        end = find_first_address(least.state) + least.uses.least_bytes()
+        end = find_first_address(least.state) + least.uses.least_bytes() + spare_bytes
         found = [placed for rule in self._rules if (placed := self._place(least, rule, end)) is not None]
-        return min(found, key=lambda placed: (placed.end, sum(placed.lifetimes.copies.nbytes)))
+        allowed = [placed for placed in found if self._placer.is_allowed_outside(placed)] or found
+        return min(allowed, key=lambda placed: (placed.end, sum(placed.lifetimes.copies.nbytes)))
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan for the budget that is found; None where none fits."""
         layouts = self._list_layouts(budget_bytes)
-        first_tried = layouts[len(layouts) // FIRST_TRIED]
         best, least = None, math.inf
         fitting: list[tuple[float, int, str, Sequence[int]]] = []
-        for number, (name, order) in enumerate(self._list_orders(budget_bytes)):
-            candidate = self._make_candidate(name, order, self._placer.choose, first_tried)
-            seconds, placed = self._try(candidate, self._rules[0], budget_bytes)
-            if placed is not None:
-                fitting.append((seconds, number, name, order))
-            if seconds < least:
-                best, least = placed, seconds
-            del candidate, placed  # a deep network's take tens of MiB: they go before the next ones are made
+        # Where no order works with the first layout, such as for what it puts outside, one may with another.
+        others = [layout for layout in reversed(layouts) if layout is not layouts[len(layouts) // FIRST_TRIED]]
+        for first_tried in (layouts[len(layouts) // FIRST_TRIED], *others):
+            for number, (name, order) in enumerate(self._list_orders(budget_bytes)):
+                candidate = self._make_candidate(name, order, self._placer.choose, first_tried)
+                seconds, placed = self._try(candidate, self._rules[0], budget_bytes)
+                if placed is not None:
+                    fitting.append((seconds, number, name, order))
+                if seconds < least:
+                    best, least = placed, seconds
+                del candidate, placed  # a deep network's take tens of MiB: they go before the next ones are made
+            if fitting:
+                break
         for _, _, name, order in sorted(fitting)[: 1 if self._many else KEPT]:
             for choose in self._list_choices(budget_bytes):
                 for state in layouts:
@@ -182,11 +219,10 @@ class OffloadStrategy(Strategy):
 
     def _try(self, candidate: _Candidate, rule: EvictionRule, budget_bytes: int) -> tuple[float, PlacedOrder | None]:
         """Place a candidate and return its seconds with it; infinity and None where it does not fit."""
-        placed, most = self._place(candidate, rule, budget_bytes), self._placer.problem.most_outside_bytes
-        seconds = math.inf
+        placed, seconds = self._place(candidate, rule, budget_bytes), math.inf
         if placed is None:
             words = "does not fit"
-        elif most is not None and placed.outside_end > most:
+        elif not self._placer.is_allowed_outside(placed):
             words, placed = f"puts {placed.outside_end} bytes outside", None
         else:
             seconds = self._placer.seconds(placed.lifetimes)
@@ -282,50 +318,3 @@ class OffloadStrategy(Strategy):
         heavy = [KINDS[graph.ops[graph.ops[number].forward_op].kind].heavy for number in order]
         uses = UseTable(graph, lifetimes, state.tensors_outside(graph))
         return _Candidate(name, order, choose, lifetimes, uses, Timing(seconds, heavy, self._link), state)
-
-
-def _read_rule(name: str, text: str) -> str:
-    return one_of(f"strategy {name!r}", text, [rule.value for rule in EvictionRule])
-
-
-def _make_offload(placer: Placer, name: StrategyName) -> Strategy:
-    return OffloadStrategy(placer, name)
-
-
-def _make_superneurons(recomputation: Recomputation, placer: Placer, name: StrategyName) -> Strategy:
-    return OffloadStrategy(placer, name, recomputation=recomputation if _has_loss(placer) else None)
-
-
-def make_stream(placer: Placer, name: StrategyName, chain: ChainStrategy | None = None) -> OffloadStrategy:
-    """Make `stream`, whose chain plans come from `chain` where it is at hand.
-
-    Where other programs of the run rely on where the state lies, it stays there.
-    """
-    problem = placer.problem
-    if chain is None and not problem.state.outside:
-        chain = ChainStrategy(placer)
-    recomputation = Recomputation.COST_AWARE if _has_loss(placer) else None
-    return OffloadStrategy(placer, name, recomputation=recomputation, streams=not problem.fixed_state, chain=chain)
-
-
-def _has_loss(placer: Placer) -> bool:
-    return any(op.phase is Phase.LOSS for op in placer.problem.graph.ops)
-
-
-OFFLOAD = StrategyKind(
-    "offload",
-    _make_offload,
-    link=LinkUse.REQUIRED,
-    without_backward=True,
-    read_detail=_read_rule,
-    details=("lru",),
-)
-SUPERNEURONS = tuple(
-    StrategyKind(name, partial(_make_superneurons, recomputation), link=LinkUse.REQUIRED, read_detail=_read_rule)
-    for name, recomputation in (
-        ("superneurons", Recomputation.COST_AWARE),
-        ("superneurons-speed", Recomputation.SPEED_CENTRIC),
-        ("superneurons-memory", Recomputation.MEMORY_CENTRIC),
-    )
-)
-STREAM = StrategyKind("stream", make_stream, link=LinkUse.REQUIRED, least_with_link=True, read_detail=_read_rule)

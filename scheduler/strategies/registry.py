@@ -14,7 +14,7 @@ from .auto import AUTO
 from .baselines import REVOLVE, SEQUENTIAL
 from .chain import CHAIN
 from .natural import KEEP, LIVENESS, NaturalFirst, NaturalOrder
-from .offload import OFFLOAD, STREAM, SUPERNEURONS
+from .offload_kinds import OFFLOAD, STREAM, SUPERNEURONS
 from .strategy import LinkUse, Strategy, StrategyKind, StrategyName
 
 STRATEGIES = Registry(
