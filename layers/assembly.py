@@ -52,7 +52,7 @@ class Assembly:
         return len(self.tensors) - 1
 
     def add_derived(self, name: str, spec: TensorSpec, role: Role) -> int:
-        """Append a gradient or a sum, whose name gets a number where another tensor has it, and return its id."""
+        """Append a tensor whose name gets a number where another has it, such as a gradient; return its id."""
         unique, number = name, 1
         while unique in self._names:
             number += 1

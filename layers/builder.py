@@ -17,6 +17,7 @@ from .initializers import AN_INITIALIZER, Initializer
 from .operations import OpKind, ShapeRule
 from .pytorch_spelling import refuse_pytorch_spelling
 from .rules import read_attrs, read_specs, require_bytes
+from .scopes import Scopes
 
 DTYPES = ("float32", "float64")
 NAME: Mapping[str, Argument] = MappingProxyType({"name": Text()})
@@ -90,35 +91,41 @@ class GraphBuilder:
         self.assembly = Assembly(name)
         self.dtype = dtype
         self.layers = 0
-        self._scope: list[str] = []
+        self._scopes = Scopes()
+        self._state_ids: dict[str, tuple[int, str]] = {}
+        self._made_by: dict[str, int] = {}
         self._streams = 0
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Prefix all names that are given inside the block with `name`; an empty name adds nothing."""
-        if name:
-            self._scope.append(name)
+        self._scopes.enter_part(name)
         try:
             yield
         finally:
-            if name:
-                self._scope.pop()
+            self._scopes.leave()
 
     @property
     def where(self) -> str:
         """The full name of the layer being built."""
-        return ".".join(self._scope) or self.assembly.name
+        return self._scopes.current.name or self.assembly.name
 
     def add(self, layer: Layer, x: int, default_name: str = "") -> int:
-        """Build `layer` on `x` inside its own scope; raises GraphError when it is no layer."""
+        """Build `layer` on `x` inside its own scope; raises GraphError when it is no layer.
+
+        A layer object that is added again has the parameters and running statistics that it had the first time.
+        """
         require_layer(f"{self.where}.{default_name}" if default_name else self.where, layer)
-        with self.scope(layer.name or default_name):
+        self._scopes.enter_layer(layer, layer.name, default_name)
+        try:
             made = layer.build(self, x)
             if not isinstance(made, int) or not 0 <= made < len(self.assembly.tensors):
                 hint = "`build` must return what `apply` or `add` of the builder gave it."
                 expected = f"a tensor from the `build` of {type(layer).__name__}"
                 raise GraphError(self.where, expected, repr(made), hint)
             return made
+        finally:
+            self._scopes.leave()
 
     def _find_spec(self, tensor: int) -> TensorSpec:
         if not isinstance(tensor, int) or not 0 <= tensor < len(self.assembly.tensors):
@@ -151,11 +158,32 @@ class GraphBuilder:
         return self._state(name, shape, initializer, Role.BUFFER)
 
     def _state(self, name: str, shape: Sequence[int], initializer: Initializer, role: Role) -> int:
-        full = f"{self.where}.{name}"
+        scope = self._scopes.current
+        full = f"{scope.state or self.assembly.name}.{name}"
         (spec,) = read_specs(full, (TensorSpec(tuple(shape), self.dtype),))
+        if scope.again and full in self._state_ids:
+            return self._share(full, spec, role)
         require_bytes(full, spec, LARGEST_STATE_BYTES, "Give the layer fewer channels or features.")
         AN_INITIALIZER.read(full, "initializer", initializer)
-        return self.assembly.tensor(full, spec, role, initializer)
+        made = self.assembly.tensor(full, spec, role, initializer)
+        self._state_ids[full] = made, self.where
+        return made
+
+    def _share(self, full: str, spec: TensorSpec, role: Role) -> int:
+        """Return a tensor that the layer made when it was used first.
+
+        Raises:
+            ShapeError: it would need another shape, type or role here; names both places.
+        """
+        tensor, first = self._state_ids[full]
+        found = self.assembly.tensors[tensor]
+        if (found.spec, found.role) == (spec, role):
+            return tensor
+        expected = (
+            f"what the layer has since its first use at {first}: {full}, {found.role.value} of shape {found.shape}"
+        )
+        hint = "Make a second layer, or bring both inputs to the same channels or features."
+        raise ShapeError(self.where, expected, f"{role.value} of shape {spec.shape}", hint)
 
     def stream(self) -> int:
         """Return a number that no other layer gets, for a layer that draws random numbers."""
@@ -182,11 +210,21 @@ class GraphBuilder:
         outputs = []
         for index, spec in enumerate(made):
             require_bytes(where, spec, LARGEST_TENSOR_BYTES, "Give a smaller batch, or the layer fewer outputs.")
-            name = f"{self.where}.{kind.name}" + (f".{index}" if index else "")
-            outputs.append(self.assembly.tensor(name, spec, Role.ACTIVATION))
+            outputs.append(self._add_made(f"{self.where}.{kind.name}" + (f".{index}" if index else ""), spec))
         self.assembly.op(kind.name, self.where, inputs, outputs, attrs)
         self.layers += 1
         return outputs[0]
+
+    def _add_made(self, name: str, spec: TensorSpec) -> int:
+        """Append what an operation makes; it gets a number where a layer around or within has the name.
+
+        The body of a `Residual` is named as if it stood there itself, and may be a `Residual` too.
+        """
+        earlier = self._made_by.get(name)
+        if earlier is not None and self._scopes.is_around_or_within(earlier):
+            return self.assembly.add_derived(name, spec, Role.ACTIVATION)
+        self._made_by[name] = self._scopes.current.build
+        return self.assembly.tensor(name, spec, Role.ACTIVATION)
 
 
 def forward_graph(network: Layer, input_shape: Sequence[int], dtype: str = "float32") -> Graph:

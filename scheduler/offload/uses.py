@@ -36,7 +36,7 @@ class UseTable:
         leaving: for each position the instances that are not needed afterwards.
         movable: for each instance, whether it may leave.
         at_home: the instances of state whose home is outside.
-        updated: for those of them that are updated, the position at which they are.
+        updated: for those of them that are updated, the position at which they are, first of all.
         fixed: the address of each small instance.
         fixed_bytes: the size of the stretch of small instances, whole pages.
     """
@@ -105,7 +105,7 @@ class UseTable:
         updates = graph.ops[step.op].updates
         for instance, t in zip(step.inputs, graph.ops[step.op].inputs, strict=True):
             if t in updates and instance in self.at_home:
-                self.updated[instance] = position
+                self.updated.setdefault(instance, position)
 
     def first_use(self, instance: int) -> int:
         """Return the first position that uses an instance."""

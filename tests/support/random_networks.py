@@ -73,6 +73,25 @@ def _part(rng: random.Random) -> list[Layer]:
             return [Branches(Conv2d(channels, 1), Sequential(Conv2d(channels, 1), Tanh()), merge=Add())]
 
 
+def sharing_network(seed: int) -> Sequential:
+    """A random network in which layers and containers stand at several places, with the same parameters at each."""
+    rng = random.Random(f"sharing {seed}")
+    channels = rng.choice((4, 8))
+    norm, convolution = BatchNorm2d(), Conv2d(channels, 3, padding=1, bias=rng.random() < 0.5)
+    block = Residual(Sequential(convolution, norm, ReLU()), activation=rng.choice((None, ReLU())))
+    wide = Sequential(Conv2d(channels, 1), Dropout(0.3), rng.choice((Tanh(), norm)))
+    shared: list[Layer] = [norm, convolution, block, wide, Branches(block, convolution, Identity(), merge=Add())]
+    layers: list[Layer] = [Conv2d(channels, 3, padding=1)]
+    for _ in range(2):
+        layers.append(rng.choice(shared))
+        if rng.random() < 0.5:
+            # Another size of image: the layers around it want other layouts of the same weights.
+            layers.append(rng.choice((MaxPool2d(3, 2, 1), AvgPool2d(3, 1, 1), Conv2d(channels, 1))))
+    full = Linear(6)
+    layers += [rng.choice(shared[:2]), GlobalAvgPool2d(), Flatten(), Linear(6), full, Sigmoid(), full, Linear(7)]
+    return Sequential(*layers, name=f"sharing{seed}")
+
+
 def random_problem(seed: int, kernels: Kernels = Kernels.FIXED) -> Problem:
     """A random network as a planner sees it."""
     backend = NullBackend()

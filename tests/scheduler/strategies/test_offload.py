@@ -7,6 +7,20 @@ from itertools import combinations_with_replacement, pairwise, product
 
 import pytest
 
+from bathyal.engine.backends.reference import ReferenceBackend
+from bathyal.layers import (
+    Add,
+    BatchNorm2d,
+    Branches,
+    Conv2d,
+    Flatten,
+    GlobalAvgPool2d,
+    Identity,
+    Linear,
+    ReLU,
+    Residual,
+    Sequential,
+)
 from bathyal.memory.errors import ConfigError
 from bathyal.scheduler.blocks.bounds import knapsack_seconds
 from bathyal.scheduler.layout.placer import Placer
@@ -18,6 +32,8 @@ from bathyal.scheduler.planner import StrategyPlanner
 from bathyal.scheduler.strategies.names import parse_strategy
 from bathyal.scheduler.strategies.offload import OffloadStrategy
 from tests.support.hand_made import hand_made
+from tests.support.network_runs import least_plan
+from tests.support.network_runs import problem as network_problem
 from tests.support.plan_checks import PLENTY
 from tests.support.random_networks import random_problem
 from tests.support.spilling import linked, random_link
@@ -185,3 +201,17 @@ def test_a_strategy_that_moves_needs_a_link():
     table = CostTable(problem.costs.kernels, random_link(0))
     linked_problem = type(problem)(problem.graph, table, problem.kernels, problem.state)
     assert StrategyPlanner(linked_problem, "offload").plan(PLENTY).outside_bytes == 0
+
+
+def test_a_sum_over_a_branch_beside_one_that_was_moved():
+    """The sum and what it lies over have the same bytes, of which one is padded to whole pages, as it moves."""
+
+    def make_block():
+        return Residual(Sequential(Conv2d(8, 3, padding=1), BatchNorm2d(), ReLU()), activation=ReLU())
+
+    branches = Branches(make_block(), Conv2d(8, 3, padding=1), Identity(), merge=Add())
+    convolutions = (Conv2d(8, 3, padding=1), Conv2d(8, 3, padding=1))
+    network = Sequential(*convolutions, BatchNorm2d(), make_block(), branches, GlobalAvgPool2d(), Flatten(), Linear(7))
+    case = network_problem(network, ReferenceBackend())
+    plan = least_plan(case, "offload")
+    assert plan.peak_bytes == plan.min_budget_bytes
