@@ -14,8 +14,8 @@ from typing import Protocol
 from .at_most_twice import solve_at_most_twice
 from .dp import MOST_SLOTS, SLOT_CHOICES, WORK_PER_SECOND, choose_slots, make_exact_solver
 from .groups import GROUP_SIZES, count_groups, make_group_solver
-from .least_memory import solve_least_memory
 from .prune import PrunedChain, prune_options
+from .short_plans import solve_least_memory
 from .states import index_states
 from .types import Chain, ChainSolution
 
@@ -55,7 +55,7 @@ class Portfolio:
         self._solvers = tuple(solvers)
 
     def solve(self, budget_bytes: int) -> ChainSolution | None:
-        """Find the best plan of all solvers; None means a budget below `least_memory.find_minimum_budget`.
+        """Find the best plan of all solvers; None means a budget below the least of `short_plans`.
 
         A smaller budget than the largest is first looked up in the tables of the largest, and where their units are too
         coarse for it, planned by a portfolio of its own.

@@ -13,8 +13,8 @@ from functools import cached_property
 
 from ..blocks.model import ChainModel, choose_kernels, count_background_bytes, expand, model_chain
 from ..chain.bound import chain_bound_seconds
-from ..chain.least_memory import find_minimum_plan
 from ..chain.portfolio import make_portfolio
+from ..chain.short_plans import find_short_minimum_plan
 from ..chain.simulate import simulate_chain
 from ..chain.types import Chain, ChainStep
 from ..layout.kernels import Kernels, choose_fast_gradients, choose_fastest
@@ -90,7 +90,7 @@ class ChainStrategy(Strategy):
     def smallest(self) -> PlacedOrder:
         """Return the plan of least memory."""
         chain = self._model.chain
-        proposed = [find_minimum_plan(chain)]
+        proposed = [find_short_minimum_plan(chain)]
         if self._is_short:
             room, _ = simulate_chain(chain, proposed[0])
             solution = make_portfolio(chain, room).solve(room)
