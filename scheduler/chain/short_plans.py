@@ -104,3 +104,11 @@ def solve_least_memory(chain: Chain, budget_bytes: int) -> ChainSolution | None:
         logger.debug("chain of %d blocks: no plan of few steps within %d bytes", len(chain.blocks), budget_bytes)
         return None
     return ChainSolution(steps, simulate_chain(chain, steps)[1], 1)
+
+
+def drop_long(chain: Chain, solution: ChainSolution | None) -> ChainSolution | None:
+    """Return the solution of another solver, or None where it has too many steps."""
+    if solution is None or len(solution.steps) <= count_most_steps(chain):
+        return solution
+    logger.info("chain of %d blocks: a plan of %d steps is too long", len(chain.blocks), len(solution.steps))
+    return None
