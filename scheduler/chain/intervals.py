@@ -49,15 +49,17 @@ class Split:
 IntervalChoice: TypeAlias = Save | Split
 
 
-def write_intervals(
-    chain: Chain, memory: int, choose: Callable[[int, int, int], IntervalChoice]
-) -> tuple[ChainStep, ...]:
+ChooseInterval: TypeAlias = Callable[[int, int, int], IntervalChoice]
+"""Returns the choice for an interval, given its first block, its last block and its memory."""
+
+
+def write_intervals(chain: Chain, memory: int, choose: ChooseInterval) -> tuple[ChainStep, ...]:
     """Write the plan of a whole chain from what is chosen for each interval.
 
     Args:
         chain: the chain to plan.
         memory: what the interval of all blocks may take, in the unit that `choose` counts in.
-        choose: returns the choice for an interval, given its first block, its last block and its memory.
+        choose: asked once for each interval that the plan has.
     """
     writer = StepWriter(chain)
     pending = [(0, len(chain.blocks) - 1, memory)]
@@ -76,3 +78,22 @@ def write_intervals(
             writer.run_to(i, choice.block)
             pending += [(i, choice.block - 1, own), (choice.block, last, choice.rest)]
     return tuple(writer.steps)
+
+
+def count_steps(chain: Chain, memory: int, choose: ChooseInterval) -> int:
+    """Count the steps that `write_intervals` would write, without writing them.
+
+    A plan has at most two intervals for each block, however many steps it has.
+    """
+    steps = 2 * len(chain.blocks) - 1  # each block saves, the loss does not, and each runs backward
+    pending = [(0, len(chain.blocks) - 1, memory)]
+    while pending:
+        i, last, own = pending.pop()
+        choice = choose(i, last, own)
+        if isinstance(choice, Save):
+            if i < last:
+                pending.append((i + 1, last, choice.rest))
+        else:
+            steps += choice.block - i
+            pending += [(i, choice.block - 1, own), (choice.block, last, choice.rest)]
+    return steps

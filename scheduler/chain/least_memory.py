@@ -8,7 +8,7 @@ The plan spends what a budget leaves above the minimum greedily: each state take
 time. A part of the chain promises what as many equal blocks take with as many checkpoints as fit above its own minimum,
 and nothing extra where it fits without recomputation. That is no optimum: the plan of `dp.ExactSolver` is better
 wherever its slots allow one. A chain of n equal blocks at its very minimum runs n²/2 forward passes, and its plan is as
-long.
+long. The steps are counted without being written, from the at most 2n intervals of the plan.
 
 Sources: the recurrence of arXiv 1911.13214 with the minimum taken over bytes; the forward passes of equal blocks are
 those of revolve (Griewank and Walther, 2000).
@@ -16,22 +16,19 @@ those of revolve (Griewank and Walther, 2000).
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ...memory.errors import BudgetError
-from .intervals import IntervalChoice, Save, Split, write_intervals
+from .intervals import IntervalChoice, Save, Split, count_steps, write_intervals
 from .pareto import drop_dominated
 from .scaled import Floats, Ints, ScaledChain, ScaledOption, scale_chain
-from .simulate import simulate_chain
 from .states import StateIndex, index_states
-from .types import Chain, ChainSolution, ChainStep, check_chain
-
-logger = logging.getLogger(__name__)
+from .types import Chain, ChainStep, check_chain
 
 MOST_CHECKPOINTS = 64
 """Checkpoints of a state beyond which its estimated time no longer falls."""
@@ -127,6 +124,19 @@ class _GreedyChooser:
     def __init__(self, minima: _Minima, inputs_before: Ints, forwards: Floats) -> None:
         self._scaled, self._states, self._minima = minima.scaled, minima.states, minima
         self._inputs_before, self._forwards = inputs_before, forwards
+        self._known: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def choose(self, i: int, last: int, nbytes: int) -> tuple[int, int]:
+        """Choose for a state with `nbytes` an option or a split; the other of the two is -1.
+
+        States of one row choose alike, so each row is looked at once for as many bytes.
+        """
+        key = self._states.row(i, last), nbytes
+        if key not in self._known:
+            option, split = self._look(i, last, nbytes)
+            self._known[key] = option, split - i
+        option, length = self._known[key]
+        return option, i + length if option < 0 else -1
 
     def _estimate(self, first: Ints, last: Ints, row: Ints, nbytes: Ints) -> Floats:
         """Estimate the extra seconds of states as those of equal blocks with as many checkpoints as the bytes hold."""
@@ -140,8 +150,8 @@ class _GreedyChooser:
         estimated: Floats = seconds * self._forwards[checkpoints, count] * missing
         return estimated
 
-    def choose(self, i: int, last: int, nbytes: int) -> tuple[int, int]:
-        """Choose for a state with `nbytes` an option or a split; the other of the two is -1."""
+    def _look(self, i: int, last: int, nbytes: int) -> tuple[int, int]:
+        """Choose for one state of a row, as `choose` does for all of them."""
         scaled, states, minima = self._scaled, self._states, self._minima
         options = scaled.options[i]
         if nbytes >= minima.whole[states.row(i, last)]:
@@ -195,6 +205,59 @@ def _count_forwards(count: int) -> Floats:
     return table
 
 
+class LeastMemorySolver:
+    """Plans one chain for any budget from its minimum up; the bytes of its states are found once.
+
+    Args:
+        chain: a chain whose numbers make sense.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    @cached_property
+    def _minima(self) -> _Minima:
+        return _find_minima(self._chain)
+
+    @cached_property
+    def _chooser(self) -> _GreedyChooser:
+        return _make_chooser(self._minima)
+
+    @property
+    def least_bytes(self) -> int:
+        """The fewest bytes, the chain's input included, for which a memory-persistent plan exists."""
+        minima = self._minima
+        return int(minima.scaled.inputs[0] + minima.least[minima.states.row(0, len(self._chain.blocks) - 1)])
+
+    def count_steps(self, budget_bytes: int) -> int:
+        """Count the steps of the plan that `write` writes for a budget of at least `least_bytes`."""
+        return count_steps(self._chain, self._find_room(budget_bytes), self._choose)
+
+    def write(self, budget_bytes: int) -> tuple[ChainStep, ...]:
+        """Write a plan within the budget that saves time where bytes are left.
+
+        Raises:
+            BudgetError: no memory-persistent plan has so few bytes.
+        """
+        if budget_bytes < self.least_bytes:
+            raise BudgetError(
+                "chain plan",
+                f"at least {self.least_bytes} bytes",
+                f"{budget_bytes} bytes",
+                f"the smallest that works is {self.least_bytes}",
+            )
+        return write_intervals(self._chain, self._find_room(budget_bytes), self._choose)
+
+    def _find_room(self, budget_bytes: int) -> int:
+        return budget_bytes - self._chain.blocks[0].input_bytes
+
+    def _choose(self, i: int, last: int, nbytes: int) -> IntervalChoice:
+        option, split = self._chooser.choose(i, last, nbytes)
+        if split < 0:
+            return Save(option, nbytes - self._chain.blocks[i].options[option].saved_bytes)
+        return Split(split, nbytes - self._chain.blocks[split].input_bytes)
+
+
 def find_minimum_budget(chain: Chain) -> int:
     """Find the fewest bytes, the chain's input included, for which a memory-persistent plan exists.
 
@@ -202,50 +265,18 @@ def find_minimum_budget(chain: Chain) -> int:
         ConfigError: numbers that make no sense.
     """
     check_chain(chain)
-    minima = _find_minima(chain)
-    return int(minima.scaled.inputs[0] + minima.least[minima.states.row(0, len(chain.blocks) - 1)])
+    return LeastMemorySolver(chain).least_bytes
 
 
 def find_minimum_plan(chain: Chain, budget_bytes: int | None = None) -> tuple[ChainStep, ...]:
     """Write a plan within `budget_bytes` that saves time where bytes are left; by default within the minimum budget.
+
+    However many steps it has; `short_plans` bounds them.
 
     Raises:
         BudgetError: no memory-persistent plan has so few bytes.
         ConfigError: numbers that make no sense.
     """
     check_chain(chain)
-    minima = _find_minima(chain)
-    last_block, input_bytes = len(chain.blocks) - 1, int(minima.scaled.inputs[0])
-    least = int(minima.least[minima.states.row(0, last_block)])
-    room = least if budget_bytes is None else budget_bytes - input_bytes
-    if room < least:
-        smallest = least + input_bytes
-        raise BudgetError(
-            "chain plan",
-            f"at least {smallest} bytes",
-            f"{budget_bytes} bytes",
-            f"the smallest that works is {smallest}",
-        )
-    chooser = _make_chooser(minima)
-
-    def choose(i: int, last: int, nbytes: int) -> IntervalChoice:
-        option, split = chooser.choose(i, last, nbytes)
-        if split < 0:
-            return Save(option, nbytes - chain.blocks[i].options[option].saved_bytes)
-        return Split(split, nbytes - chain.blocks[split].input_bytes)
-
-    return write_intervals(chain, room, choose)
-
-
-def solve_least_memory(chain: Chain, budget_bytes: int) -> ChainSolution | None:
-    """Find the plan of `find_minimum_plan` within a budget; None where the budget is below the minimum.
-
-    Raises:
-        ConfigError: numbers that make no sense.
-    """
-    try:
-        steps = find_minimum_plan(chain, budget_bytes)
-    except BudgetError as error:
-        logger.debug("chain of %d blocks: %s", len(chain.blocks), error)
-        return None
-    return ChainSolution(steps, simulate_chain(chain, steps)[1], 1)
+    solver = LeastMemorySolver(chain)
+    return solver.write(solver.least_bytes if budget_bytes is None else budget_bytes)

@@ -2,7 +2,7 @@
 
 These are the exact solver where it is quick, and of longer chains the exact solver of groups, beside or instead of it.
 Solvers that manage with less memory are run only where these find nothing, the last of them `solve_least_memory`. The
-plan without recomputation is taken where it fits.
+plan without recomputation is taken where it fits. Plans of more steps than `short_plans` allows are left out.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Protocol
 from .at_most_twice import solve_at_most_twice
 from .dp import MOST_SLOTS, SLOT_CHOICES, WORK_PER_SECOND, choose_slots, make_exact_solver
 from .groups import GROUP_SIZES, count_groups, make_group_solver
-from .least_memory import solve_least_memory
 from .prune import PrunedChain, prune_options
+from .short_plans import drop_long, solve_least_memory
 from .states import index_states
 from .types import Chain, ChainSolution
 
@@ -55,16 +55,17 @@ class Portfolio:
         self._solvers = tuple(solvers)
 
     def solve(self, budget_bytes: int) -> ChainSolution | None:
-        """Find the best plan of all solvers; None means a budget below `least_memory.find_minimum_budget`.
+        """Find the best plan of all solvers; None means a budget below the least of `short_plans`.
 
         A smaller budget than the largest is first looked up in the tables of the largest, and where their units are too
         coarse for it, planned by a portfolio of its own.
         """
-        found = choose_fastest(solver.solve(budget_bytes) for solver in self._solvers)
+        chain = self._chain
+        found = choose_fastest(drop_long(chain, solver.solve(budget_bytes)) for solver in self._solvers)
         if found is None and budget_bytes < self._budget_bytes:
-            return make_portfolio(self._chain, budget_bytes).solve(budget_bytes)
+            return make_portfolio(chain, budget_bytes).solve(budget_bytes)
         if found is None:
-            found = _solve_with_less(self._chain if self._pruned is None else self._pruned.chain, budget_bytes)
+            found = _solve_with_less(chain if self._pruned is None else self._pruned.chain, budget_bytes)
         if found is None or self._pruned is None:
             return found
         return replace(found, steps=self._pruned.restore_options(found.steps))
@@ -107,10 +108,10 @@ def _solve_with_less(chain: Chain, budget_bytes: int) -> ChainSolution | None:
     found = solve_at_most_twice(chain, budget_bytes) if count <= _MOST_BLOCKS_AT_MOST_TWICE else None
     for size in reversed(GROUP_SIZES):
         if found is None and count_groups(chain, size) < count:
-            found = make_group_solver(chain, budget_bytes, size).solve(budget_bytes)
+            found = drop_long(chain, make_group_solver(chain, budget_bytes, size).solve(budget_bytes))
     fewest = min(SLOT_CHOICES)
     if found is None and not choose_slots(chain) and index_states(chain).count_splits() * fewest <= _PATIENT_WORK:
-        found = make_exact_solver(chain, budget_bytes, fewest).solve(budget_bytes)
+        found = drop_long(chain, make_exact_solver(chain, budget_bytes, fewest).solve(budget_bytes))
     return found or solve_least_memory(chain, budget_bytes)
 
 

@@ -19,10 +19,10 @@ from ...memory.errors import ConfigError
 from .at_most_twice import count_work_at_most_twice, solve_at_most_twice
 from .dp import SLOT_CHOICES, WORK_PER_SECOND, choose_slots, make_exact_solver
 from .groups import GROUP_SIZES, group_chain, make_group_solver
-from .least_memory import solve_least_memory
 from .portfolio import choose_fastest, make_portfolio
 from .prune import PrunedChain, prune_options
 from .scaled import Rounding
+from .short_plans import solve_least_memory
 from .simulate import simulate_chain
 from .states import index_states
 from .step_writer import keep_everything
@@ -53,7 +53,7 @@ def solve(
 
     Returns:
         The plan or the bound. None for a bound means that no memory-persistent plan fits, and None without `slots` a
-        budget below `least_memory.find_minimum_budget`.
+        budget below the least of `short_plans`.
 
     Raises:
         ConfigError: numbers that make no sense, no slots, fewer than no seconds.
@@ -77,7 +77,7 @@ def solve(
 def solve_within(chain: Chain, budget_bytes: int, max_seconds: float) -> ChainSolution | None:
     """Find the best plan of the solvers whose work fits `max_seconds`.
 
-    None means a budget below `least_memory.find_minimum_budget`.
+    None means a budget below the least of `short_plans`.
     """
     whole = keep_everything(chain)
     peak, seconds = simulate_chain(chain, whole)

@@ -13,13 +13,14 @@ from functools import cached_property
 
 from ..blocks.model import ChainModel, choose_kernels, count_background_bytes, expand, model_chain
 from ..chain.bound import chain_bound_seconds
-from ..chain.least_memory import find_minimum_plan
 from ..chain.portfolio import make_portfolio
+from ..chain.short_plans import find_short_minimum_plan
 from ..chain.simulate import simulate_chain
 from ..chain.types import Chain, ChainStep
 from ..layout.kernels import Kernels, choose_fast_gradients, choose_fastest
 from ..layout.lifetimes import drop_dead_recomputations
 from ..layout.placer import ATTEMPTS, PlacedOrder, Placer
+from ..plan.steps import Run
 from .baselines import SEGMENTS, SLOTS, BaselineStrategy, model_plain_chain
 from .strategy import Strategy, StrategyKind, StrategyName
 
@@ -78,9 +79,14 @@ class ChainStrategy(Strategy):
     def _expand(self, steps: Sequence[ChainStep]) -> list[int]:
         return drop_dead_recomputations(self._graph, expand(self._graph, self._model, steps))
 
-    def _place(self, steps: Sequence[ChainStep], enough: int) -> PlacedOrder:
-        placed = self._placer.place_order(self._expand(steps), choose_kernels(self._model, steps), enough)
-        return replace(placed, note="an optimal chain plan")
+    def _place(self, steps: Sequence[ChainStep], enough: int, known: PlacedOrder | None = None) -> PlacedOrder:
+        """Place the order that steps stand for; `known` is what was last placed so, and is returned for its order."""
+        order, choose = self._expand(steps), choose_kernels(self._model, steps)
+        if known is not None and order == known.order:
+            runs = (step for step in known.lifetimes.steps if isinstance(step, Run))
+            if all(choose(step.op)[0] == step.kernel for step in runs):
+                return known
+        return replace(self._placer.place_order(order, choose, enough), note="an optimal chain plan")
 
     def find_order_within(self, room_bytes: int) -> list[int] | None:
         """Return the fastest order whose activations take at most so many bytes by the chain's count; None without."""
@@ -90,13 +96,13 @@ class ChainStrategy(Strategy):
     def smallest(self) -> PlacedOrder:
         """Return the plan of least memory."""
         chain = self._model.chain
-        proposed = [find_minimum_plan(chain)]
+        steps = find_short_minimum_plan(chain)
+        placed = [self._place(steps, 0)]
         if self._is_short:
-            room, _ = simulate_chain(chain, proposed[0])
+            room, _ = simulate_chain(chain, steps)
             solution = make_portfolio(chain, room).solve(room)
             if solution is not None:
-                proposed.append(solution.steps)
-        placed = [self._place(steps, 0) for steps in proposed]
+                placed.append(self._place(solution.steps, 0, placed[0]))
         return self._placer.choose_smallest([*placed, *(baseline.smallest() for baseline in self._baselines)])
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
@@ -112,12 +118,13 @@ class ChainStrategy(Strategy):
         """Solve the chain for the budget, and for fewer bytes as long as the placement needs more than the budget."""
         chain, room = self._model.chain, budget_bytes - self._background_bytes
         portfolio, doublings = make_portfolio(chain, room), 1
+        placed: PlacedOrder | None = None
         for _ in range(ATTEMPTS):
             solution = portfolio.solve(room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
                 return None
-            placed = self._place(solution.steps, budget_bytes)
+            placed = self._place(solution.steps, budget_bytes, placed)
             over = placed.end - budget_bytes
             if over <= 0:
                 return placed
