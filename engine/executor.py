@@ -148,8 +148,9 @@ class Executor:
     def _make_look(self, step: Run) -> Callable[[], None] | None:
         """Make what looks at the loss of a training step once it is made; None behind other operations."""
         op, arena, tensors = self._graph.ops[step.op], self._device.arena, self._graph.tensors
-        trains = any(other.phase is Phase.UPDATE for other in self._graph.ops)
-        if op.phase is not Phase.LOSS or step.recompute or not trains or not isinstance(arena, Arena):
+        if op.phase is not Phase.LOSS or step.recompute or not isinstance(arena, Arena):
+            return None
+        if not any(other.phase is Phase.UPDATE for other in self._graph.ops):
             return None
         made = [(n, tensors[t]) for n, t in zip(step.outputs, op.outputs, strict=True) if tensors[t].name == LOSS]
         if not made:

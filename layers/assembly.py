@@ -21,6 +21,7 @@ class Assembly:
         self.tensors: list[Tensor] = []
         self.ops: list[Op] = []
         self._names: set[str] = set()
+        self._numbers: dict[str, int] = {}
         self._specs: list[TensorSpec] = []
 
     def tensor(
@@ -53,10 +54,11 @@ class Assembly:
 
     def add_derived(self, name: str, spec: TensorSpec, role: Role) -> int:
         """Append a tensor whose name gets a number where another has it, such as a gradient; return its id."""
-        unique, number = name, 1
+        unique, number = name, self._numbers.get(name, 1)
         while unique in self._names:
             number += 1
             unique = f"{name}#{number}"
+        self._numbers[name] = number
         return self.tensor(unique, spec, role)
 
     def op(

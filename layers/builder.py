@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias, cast
 
 from ..memory.arguments import LARGEST_WHOLE, Argument, Text, is_whole, read_fields
 from ..memory.errors import GraphError, ShapeError
@@ -60,6 +60,29 @@ class Layer(ABC):
     @abstractmethod
     def build(self, builder: GraphBuilder, x: int) -> int:
         """Add this layer's operations for the input tensor `x` and return its output tensor."""
+
+
+Parts: TypeAlias = "Generator[tuple[Layer, int, str], int, int]"
+"""Yields what `GraphBuilder.add` takes, is sent what it returns, and returns the output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container(Layer):
+    """A layer that is made of layers, which may be nested as deep as memory allows."""
+
+    @abstractmethod
+    def build_parts(self, builder: GraphBuilder, x: int) -> Parts:
+        """Add all parts: yield each layer with its input and the name that it gets without one of its own."""
+
+    def build(self, builder: GraphBuilder, x: int) -> int:
+        """Add all parts in order; raises ShapeError where they do not fit."""
+        parts, made = self.build_parts(builder, x), None
+        while True:
+            try:
+                layer, x, name = parts.send(made)  # type: ignore[arg-type]  # None begins
+            except StopIteration as end:
+                return cast(int, end.value)
+            made = builder.add(layer, x, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +138,42 @@ class GraphBuilder:
 
         A layer object that is added again has the parameters and running statistics that it had the first time.
         """
-        require_layer(f"{self.where}.{default_name}" if default_name else self.where, layer)
-        self._scopes.enter_layer(layer, layer.name, default_name)
+        depth = self._scopes.depth
         try:
-            made = layer.build(self, x)
-            if not isinstance(made, int) or not 0 <= made < len(self.assembly.tensors):
-                hint = "`build` must return what `apply` or `add` of the builder gave it."
-                expected = f"a tensor from the `build` of {type(layer).__name__}"
-                raise GraphError(self.where, expected, repr(made), hint)
-            return made
+            return self._build(layer, x, default_name)
         finally:
-            self._scopes.leave()
+            self._scopes.leave_to(depth)
+
+    def _build(self, layer: Layer, x: int, default_name: str) -> int:
+        """Build a layer; the containers within wait in a list, so that their depth is not bounded by Python's stack."""
+        waiting: list[tuple[Container, Parts]] = []
+        while True:
+            require_layer(f"{self.where}.{default_name}" if default_name else self.where, layer)
+            self._scopes.enter_layer(layer, layer.name, default_name)
+            made: int | None = None
+            if isinstance(layer, Container) and type(layer).build is Container.build:
+                waiting.append((layer, layer.build_parts(self, x)))
+            else:
+                made = self._require_made(layer, layer.build(self, x))
+                self._scopes.leave()
+            while waiting:
+                container, parts = waiting[-1]
+                try:
+                    layer, x, default_name = parts.send(made)  # type: ignore[arg-type]  # None begins
+                    break
+                except StopIteration as end:
+                    made = self._require_made(container, end.value)
+                    waiting.pop()
+                    self._scopes.leave()
+            else:
+                assert made is not None, "a layer without parts is built"
+                return made
+
+    def _require_made(self, layer: Layer, made: object) -> int:
+        if not isinstance(made, int) or not 0 <= made < len(self.assembly.tensors):
+            hint = "`build` must return what `apply` or `add` of the builder gave it."
+            raise GraphError(self.where, f"a tensor from the `build` of {type(layer).__name__}", repr(made), hint)
+        return made
 
     def _find_spec(self, tensor: int) -> TensorSpec:
         if not isinstance(tensor, int) or not 0 <= tensor < len(self.assembly.tensors):

@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from ..memory.arguments import Argument, Maybe
 from ..memory.errors import GraphError
-from .builder import ALayer, GraphBuilder, Layer, require_layer
+from .builder import ALayer, Container, GraphBuilder, Layer, Parts, require_layer
 from .merge import ADD, Concat, Merge
 
 
 @dataclass(frozen=True, init=False)
-class Sequential(Layer):
+class Sequential(Container):
     """Layers one after another: `Sequential(Conv2d(8, 3), ReLU(), name="stem")`.
 
     A layer without a name of its own is named by its position.
@@ -29,15 +29,15 @@ class Sequential(Layer):
         object.__setattr__(self, "name", name)
         self.__post_init__()
 
-    def build(self, builder: GraphBuilder, x: int) -> int:
+    def build_parts(self, builder: GraphBuilder, x: int) -> Parts:
         """Add all layers in order."""
         for position, layer in enumerate(self.layers):
-            x = builder.add(layer, x, str(position))
+            x = yield layer, x, str(position)
         return x
 
 
 @dataclass(frozen=True)
-class Residual(Layer):
+class Residual(Container):
     """y = activation(body(x) + shortcut(x)); without a shortcut x itself is added.
 
     The layers of `body` are named as if they stood in this layer; those of `shortcut` under its own name.
@@ -51,16 +51,20 @@ class Residual(Layer):
     shortcut: Layer | None = None
     activation: Layer | None = None
 
-    def build(self, builder: GraphBuilder, x: int) -> int:
+    def build_parts(self, builder: GraphBuilder, x: int) -> Parts:
         """Add both paths and their sum; raises ShapeError when the two do not fit."""
-        y = builder.add(self.body, x)
-        around = x if self.shortcut is None else builder.add(self.shortcut, x, "shortcut")
+        y = yield self.body, x, ""
+        around = x
+        if self.shortcut is not None:
+            around = yield self.shortcut, x, "shortcut"
         y = builder.apply(ADD, (y, around))
-        return y if self.activation is None else builder.add(self.activation, y, "activation")
+        if self.activation is not None:
+            y = yield self.activation, y, "activation"
+        return y
 
 
 @dataclass(frozen=True, init=False)
-class Branches(Layer):
+class Branches(Container):
     """Several layers on the same input, their outputs merged: `Branches(a, b, merge=Concat())`."""
 
     branches: tuple[Layer, ...]
@@ -76,9 +80,11 @@ class Branches(Layer):
         object.__setattr__(self, "name", name)
         self.__post_init__()
 
-    def build(self, builder: GraphBuilder, x: int) -> int:
+    def build_parts(self, builder: GraphBuilder, x: int) -> Parts:
         """Add all branches and the merge; raises ShapeError when their outputs do not fit."""
-        made = [builder.add(branch, x, f"branch{position}") for position, branch in enumerate(self.branches)]
+        made = []
+        for position, branch in enumerate(self.branches):
+            made.append((yield branch, x, f"branch{position}"))
         return self.merge.merge(builder, made)
 
 

@@ -89,9 +89,18 @@ class Scopes:
             numbered = f"{full}#{number}"
         return numbered
 
+    @property
+    def depth(self) -> int:
+        """The number of places that are open."""
+        return len(self._open)
+
     def leave(self) -> None:
         """Leave the innermost place."""
         self._open.pop()
+
+    def leave_to(self, depth: int) -> None:
+        """Leave all places but the outer `depth` ones, as after an error within."""
+        del self._open[depth:]
 
     def is_around_or_within(self, build: int) -> bool:
         """Whether a `build` encloses the one that runs, or ran within it; no longer true of one that is its equal."""

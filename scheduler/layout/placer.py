@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from ...layers.graph import Phase
 from ...memory.errors import PlanError
-from ...memory.sizes import align_up
 from ..plan.simulate import time_steps
 from ..plan.state_layout import StateLayout
 from ..plan.steps import ALIGNMENT, NO_TENSOR, PAGE
@@ -138,25 +137,6 @@ class Placer:
         outside = self._place_copies(lifetimes.copies, state)
         outside_end = max((a + n for a, n in zip(outside, lifetimes.copies.nbytes, strict=True)), default=0)
         return PlacedOrder(order, lifetimes, addresses, end, outside, outside_end, state, settled)
-
-    def stretch(self, placed: PlacedOrder, end: int, budget_bytes: int) -> PlacedOrder:
-        """Return an order that ends at `end` or above: where it ends lower, its highest buffer is moved up.
-
-        Nothing lies above that buffer, so it meets no other. A buffer of whole pages moves by whole pages, unless the
-        order would then end above the budget.
-        """
-        lifetimes, addresses = placed.lifetimes, placed.addresses
-        if placed.end >= end or not addresses:
-            return placed
-        ends = [address + nbytes for address, nbytes in zip(addresses, lifetimes.nbytes, strict=True)]
-        highest = ends.index(placed.end)
-        tensor, buffer = lifetimes.tensor[highest], lifetimes.buffer[highest]
-        more = align_up(end - placed.end, PAGE if buffer in lifetimes.paged else ALIGNMENT)
-        is_state = tensor != NO_TENSOR and self.problem.graph.tensors[tensor].name in placed.state.addresses
-        if is_state or placed.end + more > budget_bytes:
-            return placed
-        moved = [a + more if b == buffer else a for a, b in zip(addresses, lifetimes.buffer, strict=True)]
-        return replace(placed, addresses=moved, end=placed.end + more)
 
     def _place_copies(self, copies: LiveIntervals, state: StateLayout) -> list[int]:
         """Find addresses of the copies: those of the state are given, the others lie above them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -168,3 +169,11 @@ def test_a_name_that_is_given_to_two_layers_is_still_refused() -> None:
         build(Flatten(), Linear(3, name="a"), Linear(3, name="a"))
     with pytest.raises(GraphError, match="given once"):
         build(ReLU(name="a"), ReLU(name="a"))
+
+
+@pytest.mark.parametrize("kind", [Sequential, Residual, lambda layer: Branches(layer, ReLU(), merge=Add())])
+def test_containers_are_nested_beyond_the_depth_of_pythons_stack(kind: Callable[[Layer], Layer]) -> None:
+    layer: Layer = Linear(4)
+    for _ in range(1200):
+        layer = kind(layer)
+    assert len(build(Flatten(), Linear(4), layer).with_role(Role.PARAMETER)) == 4
