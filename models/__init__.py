@@ -1,6 +1,16 @@
-"""Networks built from layers: AlexNet, VGG and residual networks of any depth."""
+"""Networks built from layers: AlexNet, VGG, and residual networks of any depth, also with the activation first."""
 
 from .alexnet import alexnet
+from .preact_resnet import (
+    preact_resnet,
+    preact_resnet18,
+    preact_resnet50,
+    preact_resnet101,
+    preact_resnet152,
+    preact_resnet164,
+    preact_resnet200,
+    preact_resnet1001,
+)
 from .registry import MODELS, ModelEntry, build_model, find_model
 from .resnet import (
     resnet,
@@ -21,6 +31,14 @@ __all__ = [
     "alexnet",
     "build_model",
     "find_model",
+    "preact_resnet",
+    "preact_resnet18",
+    "preact_resnet50",
+    "preact_resnet101",
+    "preact_resnet152",
+    "preact_resnet164",
+    "preact_resnet200",
+    "preact_resnet1001",
     "resnet",
     "resnet18",
     "resnet34",

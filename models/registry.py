@@ -17,6 +17,15 @@ from typing import Any
 from ..layers import Sequential
 from ..memory.errors import ConfigError
 from .alexnet import alexnet
+from .preact_resnet import (
+    preact_resnet18,
+    preact_resnet50,
+    preact_resnet101,
+    preact_resnet152,
+    preact_resnet164,
+    preact_resnet200,
+    preact_resnet1001,
+)
 from .resnet import (
     resnet,
     resnet18,
@@ -86,6 +95,35 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
             resnet2500,
             "ResNet2500, bottleneck blocks (6, 32, 788, 6)",
             MappingProxyType({"paper": 227, "today": 224}),
+        ),
+        "preact_resnet18": ModelEntry(
+            preact_resnet18, "ResNet-18, activation first, basic units (2, 2, 2, 2)", _today(224)
+        ),
+        "preact_resnet50": ModelEntry(
+            preact_resnet50, "ResNet-50, activation first, bottleneck units (3, 4, 6, 3)", _today(224)
+        ),
+        "preact_resnet101": ModelEntry(
+            preact_resnet101, "ResNet-101, activation first, bottleneck units (3, 4, 23, 3)", _today(224)
+        ),
+        "preact_resnet152": ModelEntry(
+            preact_resnet152, "ResNet-152, activation first, bottleneck units (3, 8, 36, 3)", _today(224)
+        ),
+        "preact_resnet200": ModelEntry(
+            preact_resnet200, "ResNet-200, activation first, bottleneck units (3, 24, 36, 3)", _today(224)
+        ),
+        "preact_resnet164": ModelEntry(
+            preact_resnet164,
+            "ResNet-164 for 32² images, activation first, bottleneck units (18, 18, 18)",
+            _today(32),
+            smallest_image=8,
+            classes=10,
+        ),
+        "preact_resnet1001": ModelEntry(
+            preact_resnet1001,
+            "ResNet-1001 for 32² images, activation first, bottleneck units (111, 111, 111)",
+            _today(32),
+            smallest_image=8,
+            classes=10,
         ),
         "small_resnet": ModelEntry(
             small_resnet, "small residual network for 8² to 32² images", _today(32), smallest_image=8, classes=10

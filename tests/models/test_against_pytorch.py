@@ -26,9 +26,10 @@ from bathyal.scheduler.planner import make_plan
 
 pytest.importorskip("torch", reason="PyTorch, the oracle, is missing")
 
-BETWEEN = ("vgg13", "vgg13_bn", "vgg19", "resnet101")
-"""As a shallower and a deeper network of their family, with no block that these lack."""
-NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500", *BETWEEN)]
+BETWEEN = ("vgg13", "vgg13_bn", "vgg19", "resnet101", "preact_resnet50", "preact_resnet101")
+"""As other networks of their family, with no block that these lack."""
+DEEP = ("resnet1001", "resnet2500", "preact_resnet152", "preact_resnet164", "preact_resnet200", "preact_resnet1001")
+NAMES = [name for name in MODELS if name not in (*DEEP, *BETWEEN)]
 SCALED = ["resnet18", "resnet50"]
 CLASSES = 6
 

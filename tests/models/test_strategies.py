@@ -20,7 +20,8 @@ from bathyal.scheduler.planner import StrategyPlanner
 from bathyal.scheduler.strategies.names import STRATEGIES
 from tests.support.spilling import linked, needs_link, tier_for
 
-NAMES = [name for name in MODELS if name not in ("resnet1001", "resnet2500")]
+DEEPEST = ("resnet1001", "resnet2500", *(f"preact_resnet{depth}" for depth in (101, 152, 164, 200, 1001)))
+NAMES = [name for name in MODELS if name not in DEEPEST]
 
 
 def shape(name, batch=2):
@@ -45,7 +46,7 @@ def feeds(case):
     return {n: np.zeros(tensors[n].shape, tensors[n].dtype) for n in ("images", "labels", "scalars", "random_key")}
 
 
-DEEP = ("resnet34", "resnet101", "resnet152")
+DEEP = ("resnet34", "resnet101", "resnet152", "preact_resnet18", "preact_resnet50")
 """Of these only what differs from network to network: `auto` takes the plans of `chain`, the baselines are short."""
 FIXED = [name for name in STRATEGIES if not needs_link(name)]
 SPILLING = ("alexnet", "vgg11_bn", "resnet18", "resnet50")
