@@ -112,7 +112,9 @@ def preact_resnet(
 
 
 def _convolution(out_channels: int, kernel: int, stride: int, name: str = "") -> Conv2d:
-    return Conv2d(out_channels, kernel, stride, kernel // 2, bias=False, initializer=He("out"), name=name)
+    return Conv2d(
+        out_channels, kernel, stride=stride, padding=kernel // 2, bias=False, initializer=He("out"), name=name
+    )
 
 
 def _activation(number: int) -> tuple[Layer, Layer]:

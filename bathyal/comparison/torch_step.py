@@ -17,14 +17,16 @@ import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..layers.graph import Graph, Op, Role
+from ..layers.graph import Graph, Op, Phase, Role
 from ..layers.initializers import initialize
+from ..layers.modes import training_graph
 from ..layers.optimizers.optimizer import Optimizer
 from ..layers.optimizers.sgd import SGD
 from ..memory.errors import DeviceError, one_of
@@ -82,16 +84,24 @@ def require_torch(name: str = "torch") -> None:
 def split(graph: Graph, parts: Callable[[int], int] | None) -> tuple[tuple[Op, ...], ...]:
     """Return the forward operations in consecutive runs of whole blocks, as equal in number as can be.
 
+    The blocks are those of the training step, which knows what the backward pass reads.
+
     Args:
         graph: from `forward_graph`.
         parts: from the number of blocks to the number of runs; None makes one.
     """
-    ops = assign_blocks(graph).ops
-    blocks = max(op.block for op in ops) + 1
-    count = 1 if parts is None else min(parts(blocks), blocks)
-    return tuple(
-        tuple(op for op in ops if i * blocks // count <= op.block < (i + 1) * blocks // count) for i in range(count)
-    )
+    if parts is None:
+        return (graph.ops,)
+    step = assign_blocks(training_graph(graph, SGD()))
+    block_of = {step.tensors[t].name: op.block for op in step.ops if op.phase is Phase.FORWARD for t in op.outputs}
+    blocks = max(block_of.values()) + 1
+    count = min(parts(blocks), blocks)
+    part_of = {block: i for i in range(count) for block in range(i * blocks // count, (i + 1) * blocks // count)}
+
+    def find_part(op: Op) -> int:
+        return part_of[block_of[graph.tensors[op.outputs[0]].name]]
+
+    return tuple(tuple(ops) for _, ops in groupby(graph.ops, key=find_part))
 
 
 class TorchStep:

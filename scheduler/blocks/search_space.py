@@ -12,16 +12,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..plan.steps import NO_TENSOR
-from .cut import BlockOps
+from .cut import MOST_DROPPABLE, SMALL, BlockOps
 from .passes import PassCosts
 from .units import group_by_forward
 
 logger = logging.getLogger(__name__)
-
-MOST_DROPPABLE = 9
-"""Tensors of one block that a schedule may drop; the search is exponential in them."""
-SMALL = 16
-"""A tensor that is smaller than the block's largest tensor by this factor is always saved."""
 
 TensorSet: TypeAlias = int
 """A set of droppable tensors as a number with one binary digit for each: the search compares and joins millions."""
