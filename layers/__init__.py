@@ -14,7 +14,7 @@ Nothing here computes a network or plans its memory.
 """
 
 from .activation import ReLU, Sigmoid, Tanh
-from .builder import GraphBuilder, Layer, forward_graph
+from .builder import Container, GraphBuilder, Layer, forward_graph
 from .container import Branches, Identity, Residual, Sequential
 from .convolution import Conv2d
 from .dropout import Dropout
@@ -41,6 +41,7 @@ __all__ = [
     "Branches",
     "Concat",
     "Constant",
+    "Container",
     "Conv2d",
     "CrossEntropy",
     "Dropout",

@@ -120,7 +120,7 @@ UNUSUAL = {
         Sequential(Conv2d(4, 3), BatchNorm2d(), BatchNorm2d(), ReLU(), ReLU(), Dropout(0.1), Dropout(0.2), *END),
         SHAPE,
     ),
-    "convolutions alone": (Sequential(*[Conv2d(6, 3, padding=1)] * 8, *END), SHAPE),
+    "convolutions alone": (Sequential(*[Conv2d(6, 3, padding=1) for _ in range(8)], *END), SHAPE),
 }
 
 

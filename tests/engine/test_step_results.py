@@ -12,7 +12,7 @@ from tests.support.host_tier import HostTier
 MEMORY = 3500 * 1024
 SHAPE = (4, 3, 16, 16)
 NETWORK = bt.Sequential(
-    *[bt.Conv2d(64, 3, padding=1), bt.ReLU()] * 9,
+    *[layer for _ in range(9) for layer in (bt.Conv2d(64, 3, padding=1), bt.ReLU())],
     bt.GlobalAvgPool2d(),
     bt.Flatten(),
     bt.Linear(5),

@@ -83,7 +83,7 @@ def test_primitives_are_shared_by_signature(monkeypatch):
 
 def test_launches_of_one_signature_alternate():
     """Two instances share a primitive, whose addresses are set before each run."""
-    graph = lowered(Sequential(*[Conv2d(16, 3, padding=1, bias=False)] * 4, *END), (2, 16, 6, 6))
+    graph = lowered(Sequential(*[Conv2d(16, 3, padding=1, bias=False) for _ in range(4)], *END), (2, 16, 6, 6))
     convolutions = [op for op in graph.ops if op.kind == "conv2d"][1:]
     memory = Memory(graph, BACKEND)
     launches = [BACKEND.bind(graph, op, 0, False, memory.arena) for op in convolutions]
@@ -133,7 +133,9 @@ def test_another_backend_of_the_same_library_gives_the_same_graph():
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to read the resident memory from")
 def test_backends_launches_and_conversions_leave_no_memory_behind():
-    network = Sequential(*[Conv2d(16, 3, padding=1), BatchNorm2d(), ReLU()] * 3, MaxPool2d(2), *END)
+    network = Sequential(
+        *[layer for _ in range(3) for layer in (Conv2d(16, 3, padding=1), BatchNorm2d(), ReLU())], MaxPool2d(2), *END
+    )
     weight = noise(0, (16, 16, 3, 3))
 
     def once():
@@ -162,7 +164,7 @@ def test_a_bound_operation_takes_little_memory():
     """10,000 layers of one signature bind to one launch."""
     import tracemalloc
 
-    graph = lowered(Sequential(*[Conv2d(8, 1)] * 60, *END), (1, 8, 4, 4))
+    graph = lowered(Sequential(*[Conv2d(8, 1) for _ in range(60)], *END), (1, 8, 4, 4))
     with Arena(4096) as arena:
         held = [BACKEND.bind(graph, op, 0, False, arena) for op in graph.ops]
         tracemalloc.start()
