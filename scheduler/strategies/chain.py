@@ -7,7 +7,7 @@ than the budget, a plan for fewer bytes is read off the same table and placed an
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -32,6 +32,10 @@ SMALL_STEP = 8
 """A short chain is solved again for this part of the missing bytes less, and then for twice as many each time."""
 LEAST_STEP = 4096
 """A long chain is solved again for at least this part of its bytes less, and then for twice as many each time."""
+SMALL_GRAPH = 300
+"""Up to so many operations plans for fewer bytes are looked at although one fits."""
+MORE = 8
+"""So many of them."""
 
 
 class ChainStrategy(Strategy):
@@ -107,34 +111,42 @@ class ChainStrategy(Strategy):
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan for the budget; None where neither the model nor a baseline has one."""
-        proposed = [self._solve(budget_bytes), *(b.fastest(budget_bytes) for b in self._baselines)]
+        proposed = [*self._solve(budget_bytes), *(b.fastest(budget_bytes) for b in self._baselines)]
         return self._placer.choose_fastest(proposed, budget_bytes)
 
     def chain_bound_seconds(self, budget_bytes: int) -> float:
         """Return the seconds below which no plan of the chain's options is, whatever kernels it takes."""
         return chain_bound_seconds(self._fastest_chain, budget_bytes - self._background_bytes)
 
-    def _solve(self, budget_bytes: int) -> PlacedOrder | None:
-        """Solve the chain for the budget, and for fewer bytes as long as the placement needs more than the budget."""
+    def _solve(self, budget_bytes: int) -> Iterator[PlacedOrder]:
+        """Solve the chain for the budget, and for fewer bytes as long as the placement needs more than the budget.
+
+        Of a small graph the plans for still fewer bytes are looked at too: by operations one of them can be faster.
+        """
         chain, room = self._model.chain, budget_bytes - self._background_bytes
         portfolio, doublings = make_portfolio(chain, room), 1
         placed: PlacedOrder | None = None
-        for _ in range(ATTEMPTS):
+        more = MORE if len(self._graph.ops) <= SMALL_GRAPH else 1
+        for _ in range(ATTEMPTS + more):
             solution = portfolio.solve(room) if room > 0 else None
             if solution is None:
                 logger.info("chain: no plan for %d bytes beside the state", room)
-                return None
+                return
             placed = self._place(solution.steps, budget_bytes, placed)
             over = placed.end - budget_bytes
-            if over <= 0:
-                return placed
-            logger.info("chain: the plan for %d bytes beside the state is %d bytes over when placed", room, over)
             needed, _ = simulate_chain(chain, solution.steps)
+            if over <= 0:
+                yield placed
+                more -= 1
+                if not more:
+                    return
+                room = min(needed, room) - 1
+                continue
+            logger.info("chain: the plan for %d bytes beside the state is %d bytes over when placed", room, over)
             # Of a short chain many plans are looked at; of a long one, whose plans take longer to place, few.
             less = over * doublings // SMALL_STEP if self._is_short else max(over, room // LEAST_STEP * doublings)
             room = min(needed, room) - max(less, 1)
             doublings *= 2
-        return None
 
 
 def _make_chain(placer: Placer, name: StrategyName) -> Strategy:

@@ -25,6 +25,7 @@ from bathyal.scheduler.plan.verify import verify
 from bathyal.scheduler.planner import write_plan
 from bathyal.scheduler.strategies.names import parse_strategy
 from bathyal.scheduler.strategies.offload import OffloadStrategy
+from bathyal.scheduler.strategies.offload_candidates import Candidates
 
 PAGE = 4096
 Row = tuple[str, Sequence[int], Sequence[int]]
@@ -124,8 +125,9 @@ def offload_case(case: Cached, budget_bytes: int, eviction: EvictionRule) -> Pla
     """The plan of an order with the moves that `offload` puts into it, verified; None where nothing fits."""
     placer = Placer(case.problem, whole_step=False)
     strategy = OffloadStrategy(placer, parse_strategy("offload"))
-    candidate = strategy._make_candidate("by hand", case.order, placer.choose, case.problem.state)
-    placed = strategy._place(candidate, eviction, budget_bytes)
+    candidates = Candidates(placer, recomputation=None, streams=False, chain=None)
+    candidate = candidates.make("by hand", case.order, placer.choose, case.problem.state)
+    placed = strategy.place_candidate(candidate, eviction, budget_bytes)
     return None if placed is None else _verified(case, placed)
 
 

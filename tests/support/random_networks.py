@@ -92,11 +92,16 @@ def sharing_network(seed: int) -> Sequential:
     return Sequential(*layers, name=f"sharing{seed}")
 
 
+def step_problem(network: Layer, shape: tuple[int, ...], kernels: Kernels = Kernels.FIXED) -> Problem:
+    """A training step of a network as a planner sees it, with times that follow from the sizes."""
+    backend = NullBackend()
+    graph = lower(training_graph(forward_graph(network, shape), SGD(0.1, momentum=0.9)), backend)
+    return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
+
+
 def random_problem(seed: int, kernels: Kernels = Kernels.FIXED) -> Problem:
     """A random network as a planner sees it."""
-    backend = NullBackend()
-    graph = lower(training_graph(forward_graph(random_network(seed), (3, 3, 8, 8)), SGD(0.1, momentum=0.9)), backend)
-    return Problem(graph, estimate(graph, backend), kernels, lay_out_state(graph))
+    return step_problem(random_network(seed), (3, 3, 8, 8), kernels)
 
 
 def natural_order(graph: Graph) -> list[int]:
