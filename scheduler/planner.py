@@ -34,8 +34,6 @@ __all__ = ["STRATEGIES", "Problem", "StrategyPlanner", "make_plan", "min_budget"
 
 MOST_OPS_TO_DESCEND = 3000
 """Up to so many operations of a graph the least plan is made again for fewer bytes."""
-MOST_OPS_TO_DESCEND_SETTLED = 300
-"""The same where a strategy gives addresses itself, as those that move tensors do: they rarely miss their least."""
 WORTH = 256
 """It is made once more where the last time saved at least this part of its bytes."""
 
@@ -90,10 +88,9 @@ class StrategyPlanner:
         """Plan for the bytes that the least plan takes, as long as what is planned for them takes clearly fewer.
 
         Addresses are found after an order is chosen, so the order that a strategy holds for the least is not always
-        the one that ends lowest.
+        the one that ends lowest. A strategy that gives addresses itself has looked.
         """
-        most = MOST_OPS_TO_DESCEND_SETTLED if smallest.settled else MOST_OPS_TO_DESCEND
-        saves = len(self.problem.graph.ops) <= most
+        saves = not smallest.settled and len(self.problem.graph.ops) <= MOST_OPS_TO_DESCEND
         while saves:
             found = self._choose(smallest.end, smallest)
             saves = (smallest.end - found.end) * WORTH >= smallest.end

@@ -4,7 +4,7 @@ What a search finds rises and falls by chance with the budget, as what it tries 
 searched too: the rungs of a ladder, which depend on the graph and its least budget alone. A plan is never slower than
 that of a rung below. In a small arena, where a page is a large part, budgets are rounded down to a rung, so no larger
 one gets a slower plan at all; elsewhere a search for the budget itself is worth more than that. The more operations a
-graph has, the longer takes a search and the fewer rungs there are; of very many, only the budget is searched.
+graph has, the longer takes a search and the fewer rungs there are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..plan.steps import PAGE
 
 RUNG_OPS = 4000
 """A rung is higher than the one below by as large a part of it as the operations are of this number, and by a page at
-least. Above so many operations the ladder has no rung."""
+least."""
 SMALL_ARENA = 2**20
 """Up to so many bytes of the least budget, every budget is rounded down to a rung."""
 ROUNDING = 1 + 1e-12
@@ -45,14 +45,10 @@ class Ladder:
 
     def find_fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan; of equally fast ones that of the highest rung. None where none is found."""
-        if self._rise > 1:
-            return self._search(budget_bytes)
         rungs = self._list_rungs(budget_bytes)
-        least, best = (
-            (math.inf, None)
-            if self._least <= min(SMALL_ARENA, budget_bytes)
-            else self._measure(self._search(budget_bytes))
-        )
+        least, best = math.inf, None
+        if rungs and self._least > SMALL_ARENA:
+            least, best = self._measure(self._search(budget_bytes))
         for rung in reversed(rungs):
             if least <= self._find_bound(rung):
                 break

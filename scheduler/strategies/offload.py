@@ -45,6 +45,8 @@ KEPT = 2
 FIRST_TRIED = 3
 """Layouts of the state are listed from the one on in which the least stays. All orders are first tried with the layout
 a third of the way along the list: its length divided by this."""
+MOST_OPS_TO_DESCEND = 300
+"""Up to so many operations of a graph the plan of least memory is searched again for what it takes, while it falls."""
 PARTS = 16
 """Where the plan of least memory puts more outside than may be there, ever more sixteenths of it are kept inside."""
 
@@ -128,11 +130,20 @@ class OffloadStrategy(Strategy):
 
         Where none does, it is the one that puts the least there, which the planner refuses.
         """
+        return self._smallest
+
+    @cached_property
+    def _smallest(self) -> PlacedOrder:
         placed = self._find_smallest(self._candidates.lay_out(0), 0)
-        if self._placer.is_allowed_outside(placed):
+        if not self._placer.is_allowed_outside(placed):
+            tried = [self._find_allowed(states) for states in self._list_limited()]
+            placed = self._placer.choose_smallest([placed, *(found for found in tried if found is not None)])
+        if len(self._placer.problem.graph.ops) > MOST_OPS_TO_DESCEND:
             return placed
-        tried = [self._find_allowed(states) for states in self._list_limited()]
-        return self._placer.choose_smallest([placed, *(found for found in tried if found is not None)])
+        # The order that is held for the least before anything is placed is not always the one that ends lowest.
+        while (found := self._find_fastest(placed.end)) is not None and found.end < placed.end:
+            placed = found
+        return placed
 
     def _list_limited(self) -> list[Iterator[tuple[StateLayout, int]]]:
         """List ways to put less outside, each a series that takes ever more of the arena: layouts, and spare bytes."""
@@ -167,10 +178,12 @@ class OffloadStrategy(Strategy):
 
     @cached_property
     def _ladder(self) -> Ladder:
-        return Ladder(self._placer, self.smallest().end, self._find_fastest)
+        return Ladder(self._placer, self._smallest.end, self._find_fastest)
 
     def fastest(self, budget_bytes: int) -> PlacedOrder | None:
         """Return the fastest plan for the budget that is found; None where none fits."""
+        if self._candidates.are_slow:
+            return self._find_fastest(budget_bytes)
         return self._ladder.find_fastest(budget_bytes)
 
     def _find_fastest(self, budget_bytes: int) -> PlacedOrder | None:

@@ -64,8 +64,8 @@ def test_a_search_that_fails_above_does_not_hide_what_was_found_below():
     assert len(set(searched)) == len(searched) > count, "each rung is searched once"
 
 
-def test_below_the_lowest_rung_only_the_budget_is_searched():
+def test_below_the_lowest_rung_nothing_is_searched():
     placer = Placer(random_problem(1), whole_step=False)
     searched = []
     assert Ladder(placer, 50_000, searched.append).find_fastest(40_000) is None
-    assert searched == [40_000]
+    assert not searched
