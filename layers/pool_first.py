@@ -10,6 +10,7 @@ The forward graph alone decides: a ReLU moves where nothing but a max pooling re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from .activation import RELU
@@ -18,38 +19,50 @@ from .pooling import MAX_POOL
 
 
 def pool_first(forward: Graph) -> Graph:
-    """Move every ReLU that only a max pooling reads behind that pooling."""
-    graph = forward
-    while (found := _find(graph)) is not None:
-        graph = _swap(graph, *found)
-    return graph
+    """Move every ReLU that only a max pooling reads behind that pooling, and further while a next one reads it."""
+    only = _find_only_readers(forward)
+    moving = _find_moving(forward, only)
+    tensors, ops = list(forward.tensors), list[Op]()
+    waiting: dict[int, list[Op]] = {}  # for a tensor the ReLUs that are still to be applied to it
+    names: dict[int, int] = {}  # for a tensor the one that is read instead
+
+    for op in forward.ops:
+        read = op.inputs[0] if op.inputs else -1
+        if op.id in moving:
+            waiting[op.outputs[0]] = relus = waiting.pop(read, [])
+            relus.append(op)
+            names[op.outputs[0]] = names.get(read, read)
+            continue
+        ops.append(replace(op, inputs=_rename(op.inputs, names)))
+        if op.kind == MAX_POOL.name and read in waiting:
+            pooled, relus = op.outputs[0], waiting.pop(read)
+            reader = only.get(pooled)
+            if reader is not None and (reader.kind == MAX_POOL.name or reader.id in moving):
+                waiting[pooled] = relus
+                continue
+            for relu in relus:
+                ops.append(replace(relu, inputs=(names.get(pooled, pooled),)))
+                names[pooled] = made = relu.outputs[0]
+                tensors[made] = replace(tensors[made], shape=tensors[pooled].shape, nbytes=tensors[pooled].nbytes)
+    ops = [replace(op, id=number, forward_op=number) for number, op in enumerate(ops)]
+    return replace(forward, tensors=tuple(tensors), ops=tuple(ops), outputs=_rename(forward.outputs, names))
 
 
-def _find(graph: Graph) -> tuple[Op, Op] | None:
-    readers = graph.readers()
-    for op in graph.ops:
-        if op.kind == RELU.name and op.outputs[0] not in graph.outputs and len(readers[op.outputs[0]]) == 1:
-            reader = graph.ops[readers[op.outputs[0]][0]]
-            if reader.kind == MAX_POOL.name:
-                return op, reader
-    return None
+def _find_only_readers(graph: Graph) -> dict[int, Op]:
+    """Find for each tensor that one operation reads, and nobody else, that operation."""
+    outputs, readers = set(graph.outputs), enumerate(graph.readers())
+    return {tensor: graph.ops[ids[0]] for tensor, ids in readers if len(ids) == 1 and tensor not in outputs}
 
 
-def _swap(graph: Graph, relu: Op, pool: Op) -> Graph:
-    x, rectified, pooled = relu.inputs[0], relu.outputs[0], pool.outputs[0]
-    tensors = list(graph.tensors)
-    tensors[rectified] = replace(tensors[rectified], shape=tensors[pooled].shape, nbytes=tensors[pooled].nbytes)
-    ops: list[Op] = []
-    for op in graph.ops:
-        if op.id == pool.id:
-            ops += [replace(pool, inputs=(x,)), replace(relu, inputs=(pooled,))]
-        elif op.id != relu.id:
-            reads = pooled in op.inputs
-            ops.append(replace(op, inputs=_rename(op.inputs, pooled, rectified)) if reads else op)
-    ops = [op if op.id == number else replace(op, id=number, forward_op=number) for number, op in enumerate(ops)]
-    outputs = _rename(graph.outputs, pooled, rectified)
-    return replace(graph, tensors=tuple(tensors), ops=tuple(ops), outputs=outputs)
+def _find_moving(graph: Graph, only: Mapping[int, Op]) -> set[int]:
+    """Find the ReLUs that only a max pooling reads, or only another one that moves."""
+    moving: set[int] = set()
+    for op in reversed(graph.ops):
+        reader = only.get(op.outputs[0]) if op.kind == RELU.name else None
+        if reader is not None and (reader.kind == MAX_POOL.name or reader.id in moving):
+            moving.add(op.id)
+    return moving
 
 
-def _rename(tensors: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
-    return tuple(new if t == old else t for t in tensors)
+def _rename(tensors: tuple[int, ...], names: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(names.get(t, t) for t in tensors)

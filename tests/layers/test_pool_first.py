@@ -103,3 +103,9 @@ def test_loss_and_gradients_keep_their_bits(window, seed, monkeypatch):
     assert moved[0] == plain[0]
     assert moved[2] == plain[2]
     assert moved[3] < plain[3] or window == (3, 1, 1)  # which makes nothing smaller
+
+
+def test_many_in_a_row_all_end_up_behind():
+    pairs = [layer for _ in range(300) for layer in (ReLU(), MaxPool2d(3, 1, 1))]
+    graph = pool_first(graph_of(Conv2d(4, 3), *pairs, ReLU(), Conv2d(4, 1)))
+    assert kinds(graph) == ["conv2d", *["max_pool"] * 300, *["relu"] * 301, "conv2d"]
